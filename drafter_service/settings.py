@@ -27,6 +27,9 @@ from outrider.types.identity import Numerics
 
 MAX_SESSIONS = 4096
 MAX_LEN = 1 << 30
+SPARE_LEN = (
+    128  # tree rows of a session, as far as its context has to do with them: with side branches, twice what a verifier wants by default
+)
 MAX_GRACE_S = 3600
 
 
@@ -89,6 +92,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
         num_blocks=given.kv_blocks,
         kv_budget_mib=given.kv_mib,
         max_rows=given.max_rows,
+        spare_len=SPARE_LEN,
         device=given.device,
         card_graphs=not given.no_card_graphs,
         trust_remote_code=given.trust_remote_code,

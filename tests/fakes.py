@@ -129,15 +129,26 @@ class TableEngine:
     def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
         if sequence in self._sequences:
             raise AlreadyExists(f"sequence {sequence} is open")
-        blocks = -(-(spec.max_len + spec.max_nodes) // self._limits.block_len)
-        if blocks > self._limits.num_blocks:
+        if self._num_blocks(spec, spec.max_len) > self._limits.num_blocks:
             raise DoesNotFit("max_tokens", "longer than every block there is")
+        blocks = self._num_blocks(spec, spec.first_len or spec.max_len)
         if blocks > self._free:
             raise Overloaded("no KV blocks")
         self._free -= blocks
         self._sequences[sequence] = _Sequence(spec, blocks)
         if prefix is not None:
             self.match_prefix(sequence, prefix)
+
+    def reserve(self, sequence: int, length: int) -> None:
+        state = self._sequences[sequence]
+        missing = self._num_blocks(state.spec, min(length, state.spec.max_len)) - state.blocks
+        if missing > self._free:
+            raise Overloaded("no KV blocks")
+        self._free -= max(0, missing)
+        state.blocks += max(0, missing)
+
+    def _num_blocks(self, spec: SequenceSpec, num_tokens: int) -> int:
+        return -(-(num_tokens + spec.max_nodes) // self._limits.block_len)
 
     def match_prefix(self, sequence: int, prefix: IntArray) -> int:
         state, block_len = self._sequences[sequence], self._limits.block_len
@@ -197,6 +208,7 @@ class TableEngine:
             whole = range(self._limits.block_len, len(state.cached), self._limits.block_len)
             self._known |= {(state.spec.tenant, tuple(state.cached[:length])) for length in whole}
         assert len(state.cached) <= state.spec.max_len
+        assert self._num_blocks(state.spec, len(state.cached)) <= state.blocks, "a text that grew beyond its room"
         first = len(state.nodes)
         state.nodes += list(zip(rows.tokens.tolist(), rows.parents.tolist(), strict=True))
         assert len(state.nodes) <= state.spec.max_nodes

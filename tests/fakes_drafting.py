@@ -50,6 +50,10 @@ def table_ranking(context: Sequence[int], vocab_size: int = VOCAB_SIZE, seed: in
     return sorted(range(vocab_size), key=lambda token: (-scores[token], token))
 
 
+def _num_blocks(spec: SequenceSpec, num_tokens: int) -> int:
+    return -(-(num_tokens + spec.max_nodes) // BLOCK_LEN)
+
+
 @dataclass
 class _Sequence:
     spec: SequenceSpec
@@ -94,15 +98,23 @@ class TableEngine:
     def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
         if sequence in self._sequences:
             raise AlreadyExists(f"sequence {sequence}")
-        num_blocks = -(-(spec.max_len + spec.max_nodes) // BLOCK_LEN)
-        if spec.max_len > self.limits.max_context or num_blocks > self.limits.num_blocks:
+        if spec.max_len > self.limits.max_context or _num_blocks(spec, spec.max_len) > self.limits.num_blocks:
             raise DoesNotFit("max_len", "longer than the context")
+        num_blocks = _num_blocks(spec, spec.first_len or spec.max_len)
         if num_blocks > self.num_free_blocks:
             raise Overloaded("no blocks")
         self.num_free_blocks -= num_blocks
         self._sequences[sequence] = _Sequence(spec, num_blocks)
         if prefix is not None:
             self.match_prefix(sequence, prefix)
+
+    def reserve(self, sequence: int, length: int) -> None:
+        state = self._sequences[sequence]
+        missing = _num_blocks(state.spec, min(length, state.spec.max_len)) - state.num_blocks
+        if missing > self.num_free_blocks:
+            raise Overloaded("no blocks")
+        self.num_free_blocks -= max(0, missing)
+        state.num_blocks += max(0, missing)
 
     def match_prefix(self, sequence: int, prefix: IntArray) -> int:
         state = self._sequences[sequence]
@@ -129,6 +141,7 @@ class TableEngine:
             whole = range(BLOCK_LEN, len(sequence.cached), BLOCK_LEN)
             self._known |= {(spec.tenant, tuple(sequence.cached[:length])) for length in whole}
         assert len(sequence.cached) <= spec.max_len
+        assert _num_blocks(spec, len(sequence.cached)) <= sequence.num_blocks, "a text that grew beyond its room"
         contexts = [list(sequence.cached)] if len(rows.committed) else []
         assert len(rows.tokens) == len(rows.parents)
         for token, parent in zip(rows.tokens.tolist(), rows.parents.tolist(), strict=True):

@@ -26,6 +26,7 @@ from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.verifier import VerifierSession
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs
+from outrider.types.text_room import first_len, wants_room
 from verifier_service.answer import AnswerStream, TokensCommitted
 from verifier_service.judged_portions import JudgedPortions
 from verifier_service.outgoing import Outgoing
@@ -35,13 +36,17 @@ from verifier_service.prompt_kinds import PromptKind
 
 class HostedSession:
     """error: what the stream is to end with instead of an answer. logprobs: of the round being applied, one row per token. opened_us: when
-    it was admitted. portions: by which its drafters are judged while it runs. policy: who plans it."""
+    it was admitted. portions: by which its drafters are judged while it runs. policy: who plans it. sequence: as the engine opened it.
+    held_len: committed tokens that it has KV blocks for; is_parked: it has none, and takes part in nothing."""
 
-    def __init__(self, answer: AnswerStream, handle: int, session: VerifierSession, opened_us: int) -> None:
+    def __init__(self, answer: AnswerStream, handle: int, session: VerifierSession, opened_us: int, sequence: SequenceSpec) -> None:
         self.answer = answer
         self.handle = handle
         self.session = session
         self.opened_us = opened_us
+        self.sequence = sequence
+        self.held_len = sequence.first_len
+        self.is_parked = False
         self.error: OutriderError | None = None
         self.logprobs: TokenLogprobs | None = None
         self.portions = JudgedPortions()
@@ -55,8 +60,32 @@ class HostedSession:
         wanted = self.answer.request.drafters
         return wanted is None or drafter in wanted
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether it has blocks, and may want more."""
+        return not self.is_parked and self.held_len < self.sequence.max_len
+
+    @property
+    def is_cramped(self) -> bool:
+        """Whether it is to have more before its next round."""
+        return not self.is_parked and wants_room(self.session.committed_len, self.held_len, self.sequence.max_len)
+
+    def park(self) -> None:
+        """Its KV is gone. No round is in flight."""
+        self.is_parked, self._awaits_prefix = True, False
+        self.session.forget()
+
+    def go_on(self, held_len: int, found_len: int, now_us: int) -> None:
+        """It has blocks again, and in them the KV of its first found_len tokens."""
+        self.is_parked, self.held_len = False, held_len
+        self.session.skip(found_len)
+        self.session.resume(now_us)
+
     def is_left_out(self, now_us: int) -> bool:
-        """Whether this step goes without the session, because its reader is slow; the time until it caught up is no wait for drafts."""
+        """Whether this step goes without the session, because it is parked, or its reader is slow; the time until that caught up is no wait
+        for drafts."""
+        if self.is_parked:
+            return True
         was_left_out, self._left_out = self._left_out, self.answer.is_slow
         if was_left_out and not self._left_out:
             self.session.resume(now_us)
@@ -144,11 +173,12 @@ def host(
     )
     guesses = policy.drafts or (policy.looks_up and spec.lookup)
     max_nodes = spec.max_nodes if spec.max_draft_len and guesses else 0
-    sequence = SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter, spec.tenant)
+    held_len = first_len(len(spec.prefix), spec.max_len)
+    sequence = SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter, spec.tenant, held_len)
     engine.open(handle, sequence, spec.prefix)
     session = VerifierSession(spec, policy, now_us, texts, time.perf_counter_ns)
     session.skip(engine.cached_len(handle))
-    return HostedSession(answer, handle, session, now_us)
+    return HostedSession(answer, handle, session, now_us, sequence)
 
 
 def first_rows(logprobs: TokenLogprobs, num_rows: int) -> TokenLogprobs:

@@ -38,6 +38,7 @@ from outrider.types.frames import Close, Refused
 from outrider.types.statistics import DraftStatistics
 from verifier_service.acceptance_floor import MIN_JUDGED, AcceptanceFloor, Verdict
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
+from verifier_service.answer_room import AnswerRoom
 from verifier_service.answer_sharing import AnswerSharing
 from verifier_service.clock import monotonic_us
 from verifier_service.drafter_counters import DrafterCounters
@@ -79,7 +80,9 @@ class LiveSessions:
         self._floor = AcceptanceFloor()
         self._refusals = RefusalLog()
         self._kept = KeptPlaces()
-        self._counters = DrafterCounters(metrics := metrics or LocalMetrics())
+        metrics = metrics or LocalMetrics()
+        self._room = AnswerRoom(engine, metrics)
+        self._counters = DrafterCounters(metrics)
         self._sharing = AnswerSharing(shared, engine.identity, metrics)
         self.outgoing = Outgoing()
         self.queue = queue or QueueTime(engine.limits.max_rows)
@@ -188,6 +191,7 @@ class LiveSessions:
         try:
             texts, kind = self._sharing.texts(spec), self.kinds.of(spec)
             hosted = host(answer, self._last_handle, policy, self._engine, kind, monotonic_us(), texts)
+            self._leave_room_to_grow(hosted)
         except Overloaded as error:  # no KV blocks: sessions that end give theirs back
             if goes_on(spec):
                 self._kept.keep(spec.request_id, monotonic_us(), lacks_blocks=True)
@@ -198,8 +202,23 @@ class LiveSessions:
         answer.handle = hosted.handle
         return hosted
 
+    def _leave_room_to_grow(self, hosted: HostedSession) -> None:
+        """Raises Overloaded, with nothing held, where those that are there would want its blocks at once."""
+        if self._room.is_short_of(self):
+            self._engine.close(hosted.handle)
+            raise Overloaded(f"{self._engine.num_free_blocks} KV blocks are free, and answers under way will grow into them; retry later")
+
+    def make_room(self) -> None:
+        """Before a step is planned: KV blocks for what it may add to each text."""
+        if self._room.is_wanted:
+            self.free_ended()
+            self._room.make(self._sessions, monotonic_us())
+
     def _check_room(self, spec: VerifierSpec) -> None:
         """Raises Overloaded where there is none for this one."""
+        if self._room.num_parked:
+            waiting = f"{self._room.num_parked} answers under way wait for KV blocks"
+            raise Overloaded(waiting, self._turnover.retry_after_s(len(self._sessions)))
         num_live, now_us = len(self._sessions), monotonic_us()
         num_kept = 0 if goes_on(spec) else self._kept.num(now_us)
         if num_live + num_kept < self._max_sessions and not (num_kept and self._kept.needs_blocks):
@@ -238,6 +257,8 @@ class LiveSessions:
     def apply_round(self, hosted: HostedSession, event: RoundVerified) -> None:
         """As `apply`; now and then the session's drafters are judged too, and those that are of no use to it are given up."""
         self.apply(hosted, event)
+        if hosted.is_cramped:
+            self._room.want(hosted)
         if not hosted.portions.is_due() or hosted.handle not in self._sessions:
             return
         tallies = hosted.session.drafter_tallies()
@@ -287,6 +308,7 @@ class LiveSessions:
         """Say so first; `free_ended` does the rest."""
         if self._sessions.pop(hosted.handle, None) is None:
             return
+        self._room.forget(hosted.handle)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:
             error = RemoteFailure(finish.detail)
@@ -307,7 +329,8 @@ class LiveSessions:
             except Exception:  # noqa: BLE001 -- a bug in one session costs what it would have taught
                 _LOG.exception("what session %s taught is lost", hosted.answer.request.spec.request_id)
             try:
-                self._engine.close(hosted.handle)
+                if not hosted.is_parked:
+                    self._engine.close(hosted.handle)
             except Exception:  # noqa: BLE001 -- its client has the end, and others go on
                 _LOG.exception("session %s could not be freed", hosted.answer.request.spec.request_id)
             del self._ended[0]

@@ -175,6 +175,7 @@ class Scheduler:
         while not self._stopping:
             for item in self._arrivals(timeout_s):
                 self._take(item)
+            self.sessions.make_room()
             plan = self.steps.plan()
             self._flush()  # not before: the loop then has the interpreter while the step computes, not while it is planned
             if plan.take:

@@ -143,6 +143,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         kv_budget_mib=given.kv_mib,
         max_rows=given.max_rows,
         max_context=given.max_context,
+        spare_len=given.max_nodes,
         device=given.device,
         card_graphs=not given.no_card_graphs,
         trust_remote_code=given.trust_remote_code,

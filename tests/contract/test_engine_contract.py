@@ -5,6 +5,7 @@ Run: pytest tests/contract/test_engine_contract.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,53 @@ def test_admission_is_refused_before_anything_is_held(engine: Engine) -> None:
     assert engine.num_free_blocks == NUM_BLOCKS
     with pytest.raises(UnknownSession):
         engine.close(1)
+
+
+def test_a_text_grows_into_room_that_is_reserved_for_it_and_no_pick_is_another(engine: Engine) -> None:
+    truth = plain(engine, 44)
+    engine.open(1, replace(spec(), first_len=len(PROMPT)), PROMPT)
+    room = BLOCK_LEN  # 11 tokens and 16 nodes are two blocks
+    assert engine.num_free_blocks == NUM_BLOCKS - 2
+    engine.open(2, spec(max_len=len(PROMPT), max_nodes=5))  # what follows in the pool is another's
+    committed = PROMPT
+    for begin in range(0, 40, 4):
+        if engine.cached_len(1) + len(committed) > room:
+            with pytest.raises(InvalidRequest, match="room"):
+                feed(engine, 1, committed)
+            room += BLOCK_LEN
+            engine.reserve(1, room)
+        picks = feed(engine, 1, committed, ints(*truth[begin : begin + 3]), ints(-1, 0, 1)).picks
+        assert picks.tolist() == truth[begin : begin + 4]
+        engine.keep(1, (0, 1, 2))
+        committed = picks[-1:]
+    assert engine.num_free_blocks == NUM_BLOCKS - 1 - (room + 16) // BLOCK_LEN
+    engine.close(1)
+    engine.close(2)
+    assert engine.num_free_blocks == NUM_BLOCKS
+
+
+def test_room_is_never_less_than_it_was_nor_more_than_there_is(engine: Engine) -> None:
+    engine.open(1, replace(spec(), first_len=20))
+    engine.open(2, spec(max_len=BLOCK_LEN * (NUM_BLOCKS - 4) - 16))
+    assert engine.num_free_blocks == 1
+    engine.reserve(1, 3)
+    assert engine.num_free_blocks == 1
+    with pytest.raises(Overloaded):
+        engine.reserve(1, 60)
+    assert engine.num_free_blocks == 1
+    with pytest.raises(UnknownSession):
+        engine.reserve(3, 1)
+    feed(engine, 1, PROMPT)
+    assert engine.cached_len(1) == len(PROMPT)
+    engine.close(2)
+    engine.reserve(1, 1000)
+    assert engine.num_free_blocks == NUM_BLOCKS - 5, "60 tokens are the most it may have, with 16 nodes"
+    for first_len in (-1, 61):
+        with pytest.raises(InvalidRequest, match="first_len"):
+            engine.open(2, replace(spec(), first_len=first_len))
+    with pytest.raises(InvalidRequest, match="first_len"):
+        engine.open(2, replace(spec(), first_len=len(PROMPT) - 1), PROMPT)
+    assert engine.num_free_blocks == NUM_BLOCKS - 5
 
 
 BAD_ROWS = {

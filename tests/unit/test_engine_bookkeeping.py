@@ -106,11 +106,29 @@ def test_free_runs_agree_with_a_set(seed: int) -> None:
         elif free:
             count = chance.randint(1, min(9, len(free)))
             assert runs.fits(count) == any(all(block + step in free for step in range(count)) for block in free)
-            taken = runs.take(count)
-            assert taken == naive_take(free, count)
+            begin = chance.randrange(50)
+            follows = all(block in free for block in range(begin, begin + count)) and begin - 1 not in free
+            taken = runs.take_from(begin, count)
+            assert taken == (list(range(begin, begin + count)) if follows else [])
+            if not taken:
+                taken = runs.take(count)
+                assert taken == naive_take(free, count)
             free -= set(taken)
             held += taken
         assert runs.num_free == len(free)
+
+
+def test_what_grows_goes_on_where_it_ends_if_it_can() -> None:
+    allocator = BlockAllocator(10)
+    first, second = allocator.allocate(2), allocator.allocate(3)
+    assert allocator.allocate(2, behind=first[-1]) == [5, 6], "somebody else lies there"
+    allocator.release(second)
+    assert allocator.allocate(2, behind=first[-1]) == [2, 3]
+    assert allocator.allocate(2, behind=3) == [7, 8], "a single block lies there"
+    assert allocator.num_free == 2
+    with pytest.raises(Overloaded):
+        allocator.allocate(3, behind=3)
+    assert allocator.num_free == 2
 
 
 def keyed(index: PrefixIndex, *blocks: int) -> None:

@@ -29,6 +29,8 @@ from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vo
 from outrider.errors import InvalidRequest, ModelRefused
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
 from outrider.types.identity import ModelIdentity, incompatibility
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceSpec
 
 
 def load(directory: Path, kind: EngineKind = EngineKind.AUTO, **settings: Any) -> PagedEngine:
@@ -36,6 +38,22 @@ def load(directory: Path, kind: EngineKind = EngineKind.AUTO, **settings: Any) -
     engine = load_engine(EngineConfig(str(directory), kind=kind, num_blocks=4, **settings))
     assert isinstance(engine, PagedEngine)
     return engine
+
+
+@pytest.mark.parametrize("kind", [EngineKind.LEAN, EngineKind.TRANSFORMERS])
+def test_a_context_that_the_cache_cannot_hold_is_cut_to_what_it_can(
+    kind: EngineKind, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever leaves the length to the model would be refused otherwise; 4 blocks of 32."""
+    fakes_models.write_model(LlamaConfig(**fakes_models.TINY_SIZES, max_position_embeddings=512), tmp_path)
+    assert load(tmp_path, kind, probe=False).identity.max_context == 512
+    assert load(tmp_path, kind, probe=False, spare_len=28, max_context=100).identity.max_context == 100
+    assert not caplog.records
+    engine = load(tmp_path, kind, probe=False, spare_len=28)
+    assert engine.identity.max_context == engine.limits.max_context == 100
+    assert "100 of the model's 512 positions" in caplog.text
+    engine.open(1, SequenceSpec(SamplingParams(), NoiseAddress(0), 0, 100, 28))
+    assert engine.num_free_blocks == 0
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])

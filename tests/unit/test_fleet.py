@@ -138,6 +138,15 @@ def test_blocks_count_at_once_with_every_sample() -> None:
     fleet.place(wish(prefix_len=100, max_tokens=100), 0.0)
 
 
+def test_of_a_long_answer_the_first_blocks_count_and_the_rest_as_it_reports_them() -> None:
+    fleet = fleet_of(verifier("v0", kv_blocks_total=140, block_len=10))
+    fleet.place(wish(prefix_len=100, max_tokens=1_200, num_samples=2), 0.0)  # 130 blocks at most, 62 at first
+    with pytest.raises(Overloaded):
+        fleet.place(wish(prefix_len=100, max_tokens=100), 0.0)
+    with pytest.raises(Unavailable):
+        fleet.place(wish(prefix_len=100, max_tokens=1_301), 0.0)
+
+
 def test_a_heartbeat_that_was_written_before_a_burst_does_not_hide_it() -> None:
     loads = LoadColumns((True,), 1)
     for _ in range(2):

@@ -24,6 +24,7 @@ from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.round_model import best_ahead_course, measured_rates, plain_course, serial_courses
 from outrider.types.fleet import PairMeasurement, PlacementWish, Replica, Role
 from outrider.types.identity import incompatibility
+from outrider.types.text_room import FIRST_ROOM
 
 VOCABULARIES = ("vocabulary", "another")
 NUM_FLEETS = 100  # of a property that takes tens of milliseconds for one
@@ -106,8 +107,9 @@ def takes(replica: Replica, asked: PlacementWish) -> bool:
 
 def takes_all_of(replica: Replica, asked: PlacementWish) -> bool:
     """A verifier that may be chosen, by the plainest reading of the rules."""
-    blocks = asked.num_samples * -(-(asked.prefix_len + asked.max_tokens) // replica.block_len)
-    has_blocks = not replica.kv_blocks_total or replica.kv_blocks_used + blocks <= replica.kv_blocks_total
+    most = -(-(asked.prefix_len + asked.max_tokens) // replica.block_len)
+    first = asked.num_samples * -(-(asked.prefix_len + min(FIRST_ROOM, asked.max_tokens)) // replica.block_len)
+    has_blocks = not replica.kv_blocks_total or (replica.kv_blocks_used + first <= replica.kv_blocks_total >= most)
     return takes(replica, asked) and has_blocks and asked.fingerprint in ("", replica.identity.fingerprint)
 
 

@@ -27,6 +27,7 @@ from outrider.coordinator.step_times import FloatColumns, IntColumns, Mask, step
 from outrider.coordinator.verifier_table import BLOCKS, QUEUE_US, SESSIONS, VerifierTable
 from outrider.errors import Overloaded, Unavailable
 from outrider.types.fleet import Placement, PlacementWish, Role
+from outrider.types.text_room import first_len
 
 MAX_DRAFTERS = 2
 MAX_ALTERNATIVES = 3
@@ -72,7 +73,7 @@ def room_for(table: FleetTable, wish: PlacementWish) -> Room:
     fitting = _fitting(table, wish)
     sessions, blocks = verifiers.load.load[SESSIONS, :size], verifiers.load.load[BLOCKS, :size]
     max_sessions, num_blocks = verifiers.max_sessions[:size], verifiers.num_blocks[:size]
-    roomy = fitting & (sessions + wish.num_samples <= max_sessions) & (blocks + _blocks_of(verifiers, wish) <= num_blocks)
+    roomy = fitting & (sessions + wish.num_samples <= max_sessions) & (blocks + _first_blocks_of(verifiers, wish) <= num_blocks)
     paged = fitting & np.isfinite(num_blocks)
     shares = [_share(sessions[fitting], max_sessions[fitting]), _share(blocks[paged], num_blocks[paged])]
     return Room(fitting, roomy, max(shares))
@@ -96,7 +97,7 @@ def place(
 def amounts_of(table: FleetTable, wish: PlacementWish, warm: Mapping[int, float], row: int) -> tuple[float, float, float]:
     """What the wish adds to the load of the verifier in this row: sessions, KV blocks, microseconds that the next one waits longer."""
     reading_us = _reading_us(table.verifiers, np.array([row]), wish, warm)
-    return float(wish.num_samples), float(_blocks_of(table.verifiers, wish)[row]), float(reading_us[0])
+    return float(wish.num_samples), float(_first_blocks_of(table.verifiers, wish)[row]), float(reading_us[0])
 
 
 class _Search:
@@ -240,7 +241,7 @@ def _fitting(table: FleetTable, wish: PlacementWish) -> Mask:
     verifiers, size = table.verifiers, table.verifiers.num_rows
     fitting = verifiers.takes[:size] & (verifiers.max_sessions[:size] >= wish.num_samples)
     fitting &= verifiers.max_context[:size] >= wish.prefix_len + wish.max_tokens
-    fitting &= verifiers.num_blocks[:size] >= _blocks_of(verifiers, wish)
+    fitting &= verifiers.num_blocks[:size] >= np.maximum(_most_blocks_of(verifiers, wish), _first_blocks_of(verifiers, wish))
     if wish.fingerprint:
         fitting &= verifiers.fingerprint[:size] == verifiers.fingerprints.number_of(wish.fingerprint)
     fitting[table.rows_of(Role.VERIFIER, wish.exclude)] = False
@@ -255,11 +256,15 @@ def _reading_us(verifiers: VerifierTable, rows: IntColumns, wish: PlacementWish,
     return np.asarray(cold * wish.prefix_len * verifiers.read_us[rows], np.float64)
 
 
-def _blocks_of(verifiers: VerifierTable, wish: PlacementWish) -> FloatColumns:
-    """[num_rows] KV blocks that it needs at each, when all its samples are as long as they may be."""
-    return np.asarray(
-        np.ceil((wish.prefix_len + wish.max_tokens) / verifiers.block_len[: verifiers.num_rows]) * wish.num_samples, np.float64
-    )
+def _most_blocks_of(verifiers: VerifierTable, wish: PlacementWish) -> FloatColumns:
+    """[num_rows] KV blocks that one of its samples needs at each, when it is as long as it may be."""
+    return np.asarray(np.ceil((wish.prefix_len + wish.max_tokens) / verifiers.block_len[: verifiers.num_rows]), np.float64)
+
+
+def _first_blocks_of(verifiers: VerifierTable, wish: PlacementWish) -> FloatColumns:
+    """[num_rows] KV blocks that it takes at each, all its samples, until one of them grows beyond its first room."""
+    held_len = first_len(wish.prefix_len, wish.prefix_len + wish.max_tokens)
+    return np.asarray(np.ceil(held_len / verifiers.block_len[: verifiers.num_rows]) * wish.num_samples, np.float64)
 
 
 def _share(used: FloatColumns, total: FloatColumns) -> float:

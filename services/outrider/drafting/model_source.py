@@ -25,6 +25,7 @@ from outrider.engine.prefill_order import waiting
 from outrider.errors import UnknownSession
 from outrider.types.frames import TailEnd
 from outrider.types.step import Follow, SequenceResult, SequenceRows, SequenceSpec, StepPlan
+from outrider.types.text_room import first_len, next_len, wants_room
 from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, FloatArray, IntArray
 
 # A long prefill takes at most this many rows of a step in which other sessions draft, so that it does not stall them.
@@ -101,9 +102,11 @@ class ModelSource:
         """Begin a session; raises DoesNotFit, Overloaded or AlreadyExists with nothing held."""
         limits = session.limits
         most = limits.max_nodes + limits.hedge_nodes
-        spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, most, tenant=session.tenant)
+        held_len = first_len(len(session.prefix), limits.max_len)
+        spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, most, "", session.tenant, held_len)
         self._engine.open(session.session, spec, session.prefix)
         tree = self._trees[session.session] = ModelTree(session, self._eos_token_ids, self._max_depth)
+        tree.held_len = held_len
         tree.skip(self._engine.cached_len(session.session))
         if session.with_rows:
             self._drawers[session.session] = RowDrawer(session.sampling, session.noise)
@@ -118,7 +121,8 @@ class ModelSource:
     # --- the truth moves ------------------------------------------------------------------------------------------------
 
     def observe(self, session: int, tokens: IntArray, path: tuple[int, ...], *, reroot: bool, tree_id: int) -> None:
-        """Keep the KV of what still matches and roll back the rest."""
+        """Keep the KV of what still matches and roll back the rest. Raises Overloaded where the text has grown and there are no blocks for
+        more of it: the session is over then."""
         tree = self._trees[session]
         fed = tree.fed_path(path)
         whole = not reroot and len(fed) == len(path)
@@ -138,6 +142,10 @@ class ModelSource:
             tree.closed.clear()
             tree.num_cached = len(tree.truth) - 1
             self._engine.truncate(session, tree.num_cached)
+        if wants_room(len(tree.truth), tree.held_len, tree.limits.max_len):
+            held_len = next_len(len(tree.truth), tree.limits.max_len)
+            self._engine.reserve(session, held_len)
+            tree.held_len = held_len
 
     # --- drafting -------------------------------------------------------------------------------------------------------
 

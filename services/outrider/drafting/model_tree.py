@@ -22,10 +22,11 @@ from outrider.types.tree import ROOT
 class ModelTree:
     """The live guesses of one session. Node indices are those of the session's GuessTree.
 
-    num_cached: committed tokens with KV. found_len: of them, those that were found cached. awaits_prefix: another session is being read
-    whose blocks will be this one's too. live: nodes below the root. leaves: those of them that may be expanded, value by node
-    (cumulative log-score). closed: nodes below which nothing is to be guessed now, and why. place: engine index of each fed live node.
-    hedges: what of a chain's tree lies on side branches, None before any were allowed; hedge_budget: how many of its nodes may live.
+    num_cached: committed tokens with KV. found_len: of them, those that were found cached. held_len: committed tokens that there are KV
+    blocks for. awaits_prefix: another session is being read whose blocks will be this one's too. live: nodes below the root. leaves: those
+    of them that may be expanded, value by node (cumulative log-score). closed: nodes below which nothing is to be guessed now, and why.
+    place: engine index of each fed live node. hedges: what of a chain's tree lies on side branches, None before any were allowed;
+    hedge_budget: how many of its nodes may live.
     """
 
     def __init__(self, session: SourceSession, eos_token_ids: frozenset[int], max_depth: int) -> None:
@@ -38,6 +39,7 @@ class ModelTree:
         self.truth: list[int] = session.prefix.tolist()
         self.num_cached = 0
         self.found_len = 0
+        self.held_len = 0
         self.awaits_prefix = False
         self._prefix = session.prefix
         self._tenant = session.tenant

@@ -32,8 +32,9 @@ class BlockAllocator:
         """Blocks nobody holds."""
         return self._empty.num_free + len(self._kept)
 
-    def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks with one reference each, ascending: the smallest run that fits them all, else the largest runs first.
+    def allocate(self, count: int, behind: int | None = None) -> list[int]:
+        """Take `count` blocks with one reference each, ascending: those that follow the block `behind` if they are empty, else the smallest
+        run that fits them all, else the largest runs first.
 
         Kept blocks are given up when there are too few others, and up to `count` more of them when that makes one run of the whole.
         Raises Overloaded, holding nothing, when fewer are free.
@@ -43,9 +44,11 @@ class BlockAllocator:
             raise Overloaded(f"the request needs {count} KV blocks and {self.num_free} are free; retry later")
         for _ in range(count - self._empty.num_free):
             self._give_up_oldest()
-        for _ in range(self._num_missing_for_a_run(count)):
-            self._give_up_oldest()
-        taken = self._empty.take(count)
+        taken = [] if behind is None else self._empty.take_from(behind + 1, count)
+        if not taken:
+            for _ in range(self._num_missing_for_a_run(count)):
+                self._give_up_oldest()
+            taken = self._empty.take(count)
         for block in taken:
             self._references[block] = 1
         return taken

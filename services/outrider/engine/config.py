@@ -97,7 +97,9 @@ class InvariantSizes:
 class EngineConfig:
     """model: a path or a hub name. kv_budget_mib: bytes for the cache when num_blocks is 0 (derived), else num_blocks rules.
 
-    block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
+    block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own. spare_len: tree
+    rows beside which a text as long as the context has to fit the cache, else the context is cut; None: it stays as it is, and what does
+    not fit is refused when it comes.
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
     thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead (array_rows 0: none does);
     where the processor has AVX512_BF16, or AVX2 and no 512 bits, those of bfloat16 too.
@@ -126,6 +128,7 @@ class EngineConfig:
     thin_rows: int = 256
     thin_products: bool = True
     max_context: int = 0
+    spare_len: int | None = None
     device: str = "cpu"
     card_graphs: bool = True
     trust_remote_code: bool = False

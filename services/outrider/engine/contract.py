@@ -53,12 +53,19 @@ class Engine(Protocol):
         ...
 
     def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
-        """Reserve everything the sequence may need.
+        """Reserve what the sequence needs up to spec.first_len committed tokens.
 
         prefix: the committed tokens that are going to be fed, int32, at least one. KV of whole blocks at their beginning that is there
         already is taken over: feed from cached_len on. It is less than len(prefix), for the newest committed token must be fed. Only
         sequences of one tenant and adapter share.
         Raises DoesNotFit (never can), Overloaded (not now), AlreadyExists; after a raise nothing is held.
+        """
+        ...
+
+    def reserve(self, sequence: int, length: int) -> None:
+        """Hold KV blocks for so many committed tokens, at most its max_len, beside its tree rows; it never holds fewer than before.
+
+        Raises Overloaded, changing nothing, when there are none to be had.
         """
         ...
 

@@ -45,6 +45,15 @@ class FreeRuns:
         self.num_free -= count
         return sorted(taken)
 
+    def take_from(self, begin: int, count: int) -> list[int]:
+        """Take `count` neighbours from `begin` on, or nothing where a run does not begin there, or is shorter."""
+        place = bisect_right(self._begins, begin) - 1
+        if place < 0 or self._begins[place] != begin or self._ends[place] - begin < count:
+            return []
+        self._shorten(begin, begin + count)
+        self.num_free -= count
+        return list(range(begin, begin + count))
+
     def add(self, block: int) -> None:
         """Give one id back; it joins its neighbours."""
         place = bisect_right(self._begins, block)

@@ -85,9 +85,10 @@ class LoneStep:
             return False
         if state.is_penalised and state.cached_len < state.spec.num_prompt:  # tokens of the prompt count otherwise
             return False
+        if state.cached_len + num_committed > state.held_len:
+            return False
         if num_committed:
-            has_room = state.cached_len + num_committed <= state.spec.max_len and num_committed <= self._most_rows
-            return has_room and not num_live and self._are_guesses(rows) and _is_judged_here(rows)
+            return num_committed <= self._most_rows and not num_live and self._are_guesses(rows) and _is_judged_here(rows)
         if num_nodes != 1 or len(rows.parents) != 1 or rows.acceptance or not state.cached_len:
             return False
         return ROOT <= int(rows.parents[0]) < num_live

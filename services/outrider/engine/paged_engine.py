@@ -7,7 +7,9 @@ which model runs, nor frames, sessions or drafts.
 
 from __future__ import annotations
 
+import logging
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -33,6 +35,8 @@ from outrider.types.tree import MAX_TREE_NODES, IntArray
 from outrider_kernels.invariant_attention import InvariantShape
 from outrider_kernels.thin_chain import ChainIds
 
+_LOG = logging.getLogger(__name__)
+
 
 class PagedEngine:
     """Engine over a DecoderForward. See engine/contract.py for every promise. chain: how rows of one sequence go, where that is another way
@@ -51,13 +55,13 @@ class PagedEngine:
         self._threads = threads or FixedThreads()
         self._num_lent = 0  # threads, as of the newest step
         self._forward = forward
-        self._identity = identity
         self._device = config.device
         sizes = config.invariant
         self._invariant = identity.numerics is Numerics.INVARIANT
         self._shape = InvariantShape(sizes.rows, sizes.block_len, sizes.max_tree_depth, sizes.group_blocks)
         shape = forward.shape
         num_blocks = config.num_blocks or blocks_within(config, shape.layers, dtype)
+        self._identity = identity = _within_cache(identity, num_blocks * config.block_len, config.spare_len)
         num_spare = 0 if card is None else NUM_SPARE_BLOCKS
         self._cache = PagedCache(shape.layers, (num_blocks + num_spare) * config.block_len, dtype, config.device)
         arrays = forward.array_forward(self._cache) if config.array_rows else None
@@ -101,6 +105,11 @@ class PagedEngine:
         Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing.
         """
         self._sequences.open(sequence, spec, prefix)
+
+    def reserve(self, sequence: int, length: int) -> None:
+        """Hold KV blocks for so many committed tokens, at most its max_len. Raises UnknownSession, or Overloaded, changing nothing."""
+        self._settle()
+        self._sequences.reserve(sequence, length)
 
     def match_prefix(self, sequence: int, prefix: IntArray) -> int:
         """Take over the KV of whole blocks of `prefix` that is there already; returns cached_len, less than len(tokens)."""
@@ -271,6 +280,16 @@ def _padded(rows: Tensor, num_rows: int) -> Tensor:
     full = rows.new_zeros(num_rows, *rows.shape[1:])
     full[: len(rows)] = rows
     return full
+
+
+def _within_cache(identity: ModelIdentity, num_positions: int, spare_len: int | None) -> ModelIdentity:
+    """With the context cut to what a cache of so many positions holds of one text, beside spare_len tree rows; None: as it is."""
+    if spare_len is None or identity.max_context + spare_len <= num_positions:
+        return identity
+    max_context = max(1, num_positions - spare_len)
+    reason = "the KV cache holds %d tokens, %d of them tree rows: a text may have %d of the model's %d positions; --kv-mib makes it larger"
+    _LOG.warning(reason, num_positions, spare_len, max_context, identity.max_context)
+    return replace(identity, max_context=max_context)
 
 
 def blocks_within(config: EngineConfig, layers: tuple[LayerShape, ...], dtype: torch.dtype) -> int:

@@ -65,7 +65,7 @@ class PrefixCache:
             return
         if not np.array_equal(tokens[:held], state.committed):
             raise InvalidRequest("prefix", f"sequence {state.sequence} holds others")
-        keys, found = self.find(state.spec, tokens, state.keys)
+        keys, found = self.find(state.spec, tokens[: state.held_len], state.keys)
         if not found:
             return
         blocks = state.table.blocks.copy()

@@ -104,6 +104,10 @@ class ReplayEngine:
         """
         self._sequences.open(sequence, spec, prefix)
 
+    def reserve(self, sequence: int, length: int) -> None:
+        """Hold KV blocks for so many committed tokens, at most its max_len. Raises UnknownSession, or Overloaded, changing nothing."""
+        self._sequences.reserve(sequence, length)
+
     def match_prefix(self, sequence: int, prefix: IntArray) -> int:
         """Skip whole blocks of `prefix` that were read before; returns cached_len, less than len(tokens)."""
         return self._sequences.match_prefix(sequence, prefix)

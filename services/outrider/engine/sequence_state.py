@@ -50,6 +50,11 @@ class SequenceState:
         return self.table.slots_along(self.cached_len, self.tree.path_to(parent), len(self.tree))
 
     @property
+    def held_len(self) -> int:
+        """Committed tokens that it has room for, with all its nodes behind them."""
+        return min(self.spec.max_len, self.table.capacity - self.spec.max_nodes)
+
+    @property
     def is_penalised(self) -> bool:
         """Whether picks depend on the tokens before them other than through the model."""
         return self.spec.sampling.has_penalties

@@ -1,7 +1,7 @@
 """The open sequences of an engine and the blocks they hold: admission, shared prefixes, commits, truncation, release.
 
-Shared by every engine, so that all keep the contract of engine/contract.py in the same words. Everything a sequence may need is
-reserved at open, before any work; what a shared prefix makes needless is given back. Must not know tensors, models or sampling.
+Shared by every engine, so that all keep the contract of engine/contract.py in the same words. What a sequence needs is reserved before any
+work, at open or later; what a shared prefix makes needless is given back. Must not know tensors, models or sampling.
 """
 
 from __future__ import annotations
@@ -56,17 +56,21 @@ class SequenceTable:
         return self._states
 
     def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
-        """Hold blocks for max_len + max_nodes, those of `prefix` that are there already among them.
+        """Hold blocks for first_len + max_nodes, those of `prefix` that are there already among them.
 
         Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing.
         """
         if sequence in self._states:
             raise AlreadyExists(f"sequence {sequence} is open already")
         self._check(spec)
-        needed = -(-(spec.max_len + spec.max_nodes) // self._limits.block_len)
-        if needed > self._limits.num_blocks:
-            problem = f"{spec.max_len} tokens and {spec.max_nodes} tree nodes need {needed} KV blocks; there are {self._limits.num_blocks}"
+        most = self._num_blocks(spec, spec.max_len)
+        if most > self._limits.num_blocks:
+            problem = f"{spec.max_len} tokens and {spec.max_nodes} tree nodes need {most} KV blocks; there are {self._limits.num_blocks}"
             raise DoesNotFit("max_len", problem)
+        first_len = spec.first_len or spec.max_len
+        if prefix is not None and len(prefix) > first_len:
+            raise InvalidRequest("first_len", f"{first_len} tokens are fewer than the {len(prefix)} of the prefix")
+        needed = self._num_blocks(spec, first_len)
         keys: list[bytes] = []
         shared: list[int] = []
         if self._prefixes is not None and prefix is not None:
@@ -75,6 +79,14 @@ class SequenceTable:
         state = self._states[sequence] = SequenceState(sequence, spec, table, LiveTree(spec.max_nodes), keys=keys)
         if prefix is not None:
             state.append(prefix[: len(shared) * self._limits.block_len])
+
+    def reserve(self, sequence: int, length: int) -> None:
+        """Hold blocks for so many committed tokens, at most max_len. Raises UnknownSession, or Overloaded, changing nothing."""
+        state = self.state(sequence)
+        blocks = state.table.blocks
+        missing = self._num_blocks(state.spec, min(length, state.spec.max_len)) - len(blocks)
+        if missing > 0:
+            state.table = BlockTable(blocks + self._allocator.allocate(missing, behind=blocks[-1]), self._limits.block_len)
 
     def match_prefix(self, sequence: int, prefix: IntArray) -> int:
         """Take over what is cached of `prefix`; returns cached_len. Raises UnknownSession, or InvalidRequest, changing nothing."""
@@ -131,6 +143,9 @@ class SequenceTable:
             self._allocator.release(shared)
             raise
 
+    def _num_blocks(self, spec: SequenceSpec, num_tokens: int) -> int:
+        return -(-(num_tokens + spec.max_nodes) // self._limits.block_len)
+
     def _check(self, spec: SequenceSpec) -> None:
         spec.sampling.check(self._identity.vocab_size)
         if spec.adapter != self._identity.adapter:
@@ -139,5 +154,7 @@ class SequenceTable:
             raise DoesNotFit("max_len", f"{spec.max_len} tokens; the context holds 1 to {self._limits.max_context}")
         if not 0 <= spec.max_nodes <= MAX_TREE_NODES:
             raise DoesNotFit("max_nodes", f"{spec.max_nodes} tree nodes; at most {MAX_TREE_NODES}")
+        if not 0 <= spec.first_len <= spec.max_len:
+            raise InvalidRequest("first_len", f"must be in [0, {spec.max_len}], got {spec.first_len}")
         if not 0 <= spec.num_prompt <= spec.max_len:
             raise InvalidRequest("num_prompt", f"must be in [0, {spec.max_len}], got {spec.num_prompt}")

@@ -200,8 +200,8 @@ def _check_rows(rows: SequenceRows, state: SequenceState, num_ids: int) -> None:
         raise InvalidRequest("plan.committed", f"{_name(rows)} has {live} live nodes; keep or drop them before feeding committed tokens")
     if not num_committed and not state.cached_len:
         raise InvalidRequest("plan.committed", f"{_name(rows)} is empty; feed its prefix first")
-    if state.cached_len + num_committed > state.spec.max_len:
-        raise InvalidRequest("plan.committed", f"{_name(rows)} would grow beyond its max_len of {state.spec.max_len}")
+    if state.cached_len + num_committed > state.held_len:
+        raise InvalidRequest("plan.committed", f"{_name(rows)} would grow beyond the {state.held_len} tokens that it has room for")
     if num_nodes > state.tree.room:
         raise InvalidRequest("plan.tokens", f"{_name(rows)} has room for {state.tree.room} more live nodes, got {num_nodes}")
     if num_nodes != len(rows.parents):

@@ -249,10 +249,18 @@ class VerifierSession:
         assert self._round is None, "a round is in flight"
         assert self.cached_len == self.found_len <= found_len < self.committed_len
         self.cached_len = self.found_len = found_len
-        self.statistics.num_cached_prompt = min(found_len, self.spec.num_prompt)
+        if self.committed_len == self.prefix.start:  # else it is read for the second time
+            self.statistics.num_cached_prompt = min(found_len, self.spec.num_prompt)
+
+    def forget(self) -> None:
+        """The engine holds nothing of the session any more: all of its text is read anew, once it may `skip` what is there."""
+        assert self._round is None, "a round is in flight"
+        self.cached_len = self.found_len = 0
+        self._num_rested = 0
 
     def resume(self, now_us: int) -> None:
         """The service had left the session out of its steps (a slow reader): only from now on does it wait for drafts, if it does."""
+        self._deadline_us += max(0, now_us - self._ready_since_us)
         self._ready_since_us = now_us
 
     # --- events -----------------------------------------------------------------------------------------------------------

@@ -263,6 +263,12 @@ NUM_REFUSED_REQUESTS = Metric(
     "Samples that a verifier did not take, by the status they were refused with.",
     (Label.MODEL, Label.STATUS),
 )
+NUM_PARKED_SESSIONS = Metric(
+    "outrider_num_parked_sessions_total",
+    MetricKind.COUNTER,
+    "Times that a sample gave its KV blocks up to an older one, to be read anew once there was room.",
+    (Label.MODEL,),
+)
 NUM_DRAFT_DEADLINE_MISSES = Metric(
     "outrider_num_draft_deadline_misses_total",
     MetricKind.COUNTER,

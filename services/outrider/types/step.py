@@ -19,8 +19,9 @@ class SequenceSpec:
     """What an engine must know to open a sequence.
 
     num_prompt: how many of the first committed tokens are prompt (output penalties skip them).
-    max_len: committed tokens the sequence may ever hold; KV blocks for it and for max_nodes tree rows are reserved at once.
-    max_nodes: live tree nodes at any time. adapter: name of a LoRA adapter, empty for none.
+    max_len: committed tokens the sequence may ever hold. max_nodes: live tree nodes at any time. adapter: name of a LoRA adapter, empty for
+    none. first_len: committed tokens, its prefix among them, for which KV blocks are held from the beginning, besides those for max_nodes
+    tree rows; 0: max_len.
     tenant: whose text it is: KV is shared within one tenant only. Empty is a tenant like any other.
     """
 
@@ -31,6 +32,7 @@ class SequenceSpec:
     max_nodes: int
     adapter: str = ""
     tenant: str = ""
+    first_len: int = 0
 
 
 @quickly_made
