@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ GARBAGE = [
     b":NaN\r\n",
     b"$99999999999\r\n",
     b"*1\r\n$3\r\nabc",
+    b"%1\r\n*1\r\n:1\r\n:2\r\n",
     b"\r\n",
 ]
 
@@ -164,6 +166,27 @@ def test_a_listener_that_says_nothing() -> None:
         store.close()
 
 
+def test_answers_that_never_come_to_an_end_are_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """Each comes in time, all together do not."""
+    seconds = itertools.count(step=0.9 * WAIT_S)
+    with strange_server(lambda asked: b"+OK\r\n" * asked.count(b"\r\nSET")) as url:
+        store = RedisNgrams(url, answer_timeout_s=WAIT_S, clock=lambda: next(seconds))
+        assert store.observe([ENTRY])
+        assert not store.observe([ENTRY, (OTHER, (9,)), (OTHER, (8,))])
+        assert not store.counts.is_connected
+        assert "the answers to a batch took more than" in caplog.text
+        store.close()
+
+
+@pytest.mark.parametrize("answer", [b"$-1\r\n", b":1\r\n", b"*0\r\n", b"+QUEUED\r\n"])
+def test_what_a_server_does_not_say_it_stored_is_not_stored(answer: bytes) -> None:
+    with strange_server(lambda asked: answer * asked.count(b"\r\nSET")) as url:
+        store = RedisNgrams(url, answer_timeout_s=WAIT_S)
+        assert not store.observe([ENTRY])
+        assert store.counts.num_failures == 0
+        store.close()
+
+
 @pytest.mark.parametrize("value", [b"x", b"x" * (MAX_PACKED_LEN + 1), KEY + b"\xff\xff\xff\xff", b"y" * 5_000_000])
 def test_values_that_are_no_entries_are_nothing(server: RedisServer, store: RedisNgrams, value: bytes) -> None:
     with redis.Redis.from_url(server.url, protocol=2) as client:
@@ -186,6 +209,17 @@ def test_a_server_that_wants_a_password_is_one_that_does_not_answer(server: Redi
     store.close()
     store = RedisNgrams(server.url.replace("//", "//:secret@"), answer_timeout_s=WAIT_S)
     assert found_again(store)
+    store.close()
+
+
+def test_a_user_who_may_read_and_write_entries_and_nothing_else_may_share_them(server: RedisServer) -> None:
+    """Not even be pinged: as a server refuses everybody whose disk is full."""
+    with redis.Redis.from_url(server.url, protocol=2) as client:
+        client.execute_command("ACL", "SETUSER", "bob", "on", ">pw", "~outrider:ngram:*", "+getrange", "+set")
+    store = RedisNgrams(server.url.replace("//", "//bob:pw@"), answer_timeout_s=WAIT_S)
+    assert store.tend() <= PING_EVERY_S
+    assert found_again(store)
+    assert (store.counts.num_failures, store.counts.num_refused, store.counts.is_connected) == (0, 0, True)
     store.close()
 
 

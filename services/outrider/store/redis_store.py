@@ -1,8 +1,10 @@
 """The store that verifiers share: a table of a fixed number of slots in Redis (or Valkey), each entry with a time to live.
 
-One thread uses it, which nobody waits for. Every wait for the server is bounded; the first failure closes the connection and opens the
-breaker, and until that lets it through again everything is answered as unknown, at once. What is read is checked as if an enemy had
-written it, and no more of it is asked for than an entry has. Must not know tenants, sessions or who looks up.
+One thread uses it, which nobody waits for. Every wait for the server is bounded, and so are all waits of a batch together; the first
+failure closes the connection and opens the breaker, and until that lets it through again everything is answered as unknown, at once. What
+is read is checked as if an enemy had written it, and no more of it is asked for than an entry has. Commands are written here and sent by
+redis-py's connections: through its methods each took five times as long, two for every token of every answer, and the interpreter is the
+engine thread's as well. Must not know tenants, sessions or who looks up.
 """
 
 from __future__ import annotations
@@ -27,11 +29,24 @@ NUM_SLOTS = 1 << 20  # entries at most, of all verifiers together: some 200 MB; 
 TTL_S = 24 * 3600
 CONNECT_TIMEOUT_S = 0.5
 ANSWER_TIMEOUT_S = 0.25
+BATCH_TIMEOUT_S = 1.0  # for all answers of a batch: a server that says a byte now and then holds up nothing for hours
 PING_EVERY_S = 5.0  # without anything else to ask: `is_connected` is wrong for as long at most
 MAX_BATCH = 256  # commands of one pipeline
 CALM_S = 60.0  # without a refusal, after which the log has the next one: a cluster's node refuses some of every few commands
-# redis-py passes on what the socket and the parser raise: garbage in place of the protocol is a ValueError of some kind.
-_FAILURES = (redis.RedisError, OSError, ValueError)
+# redis-py passes on what the socket and the parser raise: garbage in place of the protocol is a ValueError of some kind, or a table that
+# has lists for keys, or larger or deeper than anything can be.
+_FAILURES = (redis.RedisError, OSError, ValueError, TypeError, MemoryError, RecursionError)
+
+
+def _bulk(text: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+# A slot's length and name, and what is kept there likewise; one byte more than an entry has shows a longer value, and no value can make us
+# read more.
+_SET = b"*5\r\n" + _bulk(b"SET") + b"$%d\r\n%b\r\n$%d\r\n%b\r\n" + _bulk(b"EX") + _bulk(b"%d" % TTL_S)
+_GETRANGE = b"*4\r\n" + _bulk(b"GETRANGE") + b"$%d\r\n%b\r\n" + _bulk(b"0") + _bulk(b"%d" % MAX_PACKED_LEN)
+_PING = b"*1\r\n" + _bulk(b"PING")
 
 
 def slot_of(key: bytes) -> bytes:
@@ -60,7 +75,7 @@ class RedisNgrams:
         self._refuses = False
         self._refused_s = 0.0
         self._pool = _pool(url, answer_timeout_s)
-        self._client = redis.Redis(connection_pool=self._pool)
+        self._batch_timeout_s = max(answer_timeout_s, BATCH_TIMEOUT_S)
 
     def lookup(self, keys: Sequence[bytes]) -> list[Continuation]:
         """See NgramStore."""
@@ -71,9 +86,10 @@ class RedisNgrams:
         return all(self._stored(entries[begin : begin + MAX_BATCH]) for begin in range(0, len(entries), MAX_BATCH))
 
     def tend(self) -> float:
-        """Try a server that failed again, once its pause is over, and now and then one that nobody asks: it may be gone."""
+        """Try a server that failed again, once its pause is over, and now and then one that nobody asks: it may be gone. One that refuses
+        to be pinged (the user may not, or its disk is full) is there."""
         if self._breaker.is_open or not self._is_told or self._idle_s() >= PING_EVERY_S:
-            self._try(lambda: [self._client.ping()])
+            self._try([_PING])
         return self._breaker.wait_s if self._breaker.is_open else max(0.0, PING_EVERY_S - self._idle_s())
 
     def _idle_s(self) -> float:
@@ -85,31 +101,23 @@ class RedisNgrams:
         self._pool.disconnect()
 
     def _looked_up(self, keys: Sequence[bytes]) -> list[Continuation]:
-        answers = self._try(lambda: self._ranges(keys))
+        answers = self._try([_GETRANGE % (len(slot), slot) for slot in map(slot_of, keys)])
         self._count_refused(answers)
         if len(answers) != len(keys):
             return [NOTHING] * len(keys)
         return [self._checked(key, answer) for key, answer in zip(keys, answers, strict=True)]
 
-    def _ranges(self, keys: Sequence[bytes]) -> list[Any]:
-        """One byte more than an entry has shows a longer value, and no value can make us read more."""
-        pipeline = self._client.pipeline(transaction=False)
-        for key in keys:
-            pipeline.getrange(slot_of(key), 0, MAX_PACKED_LEN)
-        return list(pipeline.execute(raise_on_error=False))
-
     def _stored(self, entries: Sequence[Entry]) -> bool:
-        answers = self._try(lambda: self._sets(entries))
-        return len(answers) == len(entries) and not self._count_refused(answers)
-
-    def _sets(self, entries: Sequence[Entry]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
+        commands: list[bytes] = []
         for key, followed in entries:
-            pipeline.set(slot_of(key), pack(key, followed), ex=TTL_S)
-        return list(pipeline.execute(raise_on_error=False))
+            slot, packed = slot_of(key), pack(key, followed)
+            commands.append(_SET % (len(slot), slot, len(packed), packed))
+        answers = self._try(commands)
+        self._count_refused(answers)
+        return answers == [b"OK"] * len(entries)
 
-    def _count_refused(self, answers: Sequence[object]) -> int:
-        """How many of these are refusals; one line for the first of them, and one once there were none for a while."""
+    def _count_refused(self, answers: Sequence[object]) -> None:
+        """Of these; one line for the first of them, and one once there were none for a while."""
         refusals = [answer for answer in answers if _is_refusal(answer)]
         self.counts.num_refused += len(refusals)
         now_s = self._clock()
@@ -121,7 +129,6 @@ class RedisNgrams:
         elif answers and self._refuses and now_s - self._refused_s >= CALM_S:
             self._refuses = False
             _LOG.warning("Redis at %s refuses nothing any more", self._name)
-        return len(refusals)
 
     def _checked(self, key: bytes, answer: object) -> Continuation:
         if _is_refusal(answer):
@@ -132,13 +139,13 @@ class RedisNgrams:
             self.counts.num_invalid += 1
             return NOTHING
 
-    def _try(self, ask: Callable[[], list[Any]]) -> list[Any]:
-        """What the server answered; [] where it did not, or is not to be asked yet."""
+    def _try(self, commands: Sequence[bytes]) -> list[object]:
+        """What the server answered to each, refusals among it; [] where it did not, or is not to be asked yet."""
         if not self._breaker.allows:
             return []
         self._asked_s = self._clock()
         try:
-            answers = ask()
+            answers = self._asked(commands)
         except _FAILURES as error:
             self.counts.num_failures += 1
             self._breaker.failed()
@@ -148,6 +155,23 @@ class RedisNgrams:
         self._breaker.succeeded()
         self._tell(connected=True, how="")
         return answers
+
+    def _asked(self, commands: Sequence[bytes]) -> list[object]:
+        connection: Any = self._pool.get_connection()
+        try:
+            connection.send_packed_command([b"".join(commands)])
+            until_s = self._clock() + self._batch_timeout_s
+            return [self._answer(connection, until_s) for _ in commands]
+        finally:
+            self._pool.release(connection)
+
+    def _answer(self, connection: Any, until_s: float) -> object:
+        if self._clock() > until_s:
+            raise redis.TimeoutError(f"the answers to a batch took more than {self._batch_timeout_s:g} s")
+        try:
+            return connection.read_response()
+        except redis.ResponseError as refusal:
+            return refusal
 
     def _tell(self, *, connected: bool, how: str) -> None:
         """One line for each change."""
