@@ -38,13 +38,13 @@ def refresh_sharing(metrics: LocalMetrics, shared: SharedNgrams) -> None:
     """Set what is read at a scrape."""
     for outcome, num in (("hit", shared.found.num_hits), ("miss", shared.found.num_misses)):
         metrics.raise_to(names.NUM_SHARED_NGRAM_LOOKUPS, _LABELS | {Label.OUTCOME: outcome}, num)
-    store = shared.store
-    if store is None:
+    exchange = shared.exchange
+    if exchange is None:
         return
     for outcome, num in (("stored", shared.num_published), ("dropped", shared.num_dropped)):
         metrics.raise_to(names.NUM_SHARED_NGRAM_PUBLICATIONS, _LABELS | {Label.OUTCOME: outcome}, num)
-    counts = store.counts
-    errors = {"unreachable": counts.num_failures, "refused": counts.num_refused, "invalid": counts.num_invalid + shared.num_invalid}
+    counts = exchange.store.counts
+    errors = {"unreachable": counts.num_failures, "refused": counts.num_refused, "invalid": counts.num_invalid + exchange.num_invalid}
     for cause, num in errors.items():
         metrics.raise_to(names.NUM_SHARED_NGRAM_ERRORS, _LABELS | {Label.CAUSE: cause}, num)
     metrics.set(names.SHARED_NGRAMS_CONNECTED, _LABELS, counts.is_connected)

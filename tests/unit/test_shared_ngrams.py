@@ -13,10 +13,11 @@ from fakes import TableEngine, TruthTable
 from fakes_redis import WAIT_S, until
 from outrider.session.shared_lookup import END_LEN
 from outrider.store.contract import CONTINUATION_LEN, Continuation, Entry
+from outrider.store.exchange import MAX_WAITING, MAX_WAITING_ENTRIES, Exchange
 from outrider.store.memory import MemoryNgrams
 from outrider.store.ngram_keys import NgramKeys
 from outrider.store.session_texts import ASK_EVERY, ASK_SELDOM, FoundCounts, SessionTexts, Want
-from outrider.store.shared_ngrams import MAX_WAITING, SharedNgrams
+from outrider.store.shared_ngrams import SharedNgrams
 from outrider.store.text_chase import MAX_HOPS, TextChase
 
 TABLE = TruthTable(vocab_size=1000)
@@ -103,7 +104,8 @@ def test_without_a_store_a_process_shares_with_itself() -> None:
     learn(shared)
     until(lambda: find(shared, len(PROMPT))[0])
     shared.stop(WAIT_S)
-    assert shared.num_dropped == shared.num_unasked == 0
+    assert shared.num_learnt == 1
+    assert shared.num_dropped == 0
 
 
 def test_what_waits_is_published_before_the_end(store: CountingStore) -> None:
@@ -170,18 +172,52 @@ def test_ids_that_the_vocabulary_has_not_are_nothing(store: CountingStore) -> No
 # --- nobody waits ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_hangs_holds_up_nobody_and_fills_nothing_without_bound(shared: SharedNgrams, store: CountingStore) -> None:
+def hang(shared: SharedNgrams, store: CountingStore) -> Exchange:
+    """Whoever asks the store waits for it from now on."""
+    assert shared.exchange is not None
     store.held.clear()
     find(shared, 40)
-    until(lambda: shared._queue.qsize() == 0)
+    until(lambda: exchange_of(shared)._queue.qsize() == 0)
+    return shared.exchange
+
+
+def exchange_of(shared: SharedNgrams) -> Exchange:
+    assert shared.exchange is not None
+    return shared.exchange
+
+
+def test_a_store_that_hangs_holds_up_nobody_and_fills_nothing_without_bound(shared: SharedNgrams, store: CountingStore) -> None:
+    exchange = hang(shared, store)
     begin_s = time.monotonic()
     for number in range(2 * MAX_WAITING):
         learn(shared)
-        find(shared, 40 + number % 50)
+        find(shared, 40 + number % 50, "of whom nothing is known")
     assert time.monotonic() - begin_s < WAIT_S
-    assert shared._queue.qsize() == MAX_WAITING
-    assert shared.num_dropped + shared.num_unasked == 3 * MAX_WAITING
-    assert min(shared.num_dropped, shared.num_unasked) > 0
+    until(lambda: shared.num_learnt + shared.num_unlearnt == 2 * MAX_WAITING)
+    assert exchange._queue.qsize() == MAX_WAITING
+    assert shared.num_dropped + exchange.num_unasked == 3 * MAX_WAITING
+    assert min(shared.num_dropped, exchange.num_unasked) > 0
+
+
+def test_what_a_process_answers_it_knows_while_a_store_hangs(shared: SharedNgrams, store: CountingStore) -> None:
+    hang(shared, store)
+    learn(shared)
+    until(lambda: find(shared, len(PROMPT))[0] == END_LEN)
+    assert shared.num_published == 0
+
+
+def test_entries_that_wait_for_a_store_are_bounded_however_long_answers_are() -> None:
+    exchange, own = Exchange(CountingStore(), MemoryNgrams()), keys(SharedNgrams())
+    entries = own.entries(TEXT, len(PROMPT), len(PROMPT) + 1)[:1]
+    exchange.publish(entries * MAX_WAITING_ENTRIES)
+    exchange.publish(entries)
+    assert exchange.num_lost == 1
+    exchange.start()
+    until(lambda: exchange.num_published == 1)
+    until(lambda: exchange._num_taken == MAX_WAITING_ENTRIES)
+    exchange.publish(entries)
+    exchange.stop(WAIT_S)
+    assert (exchange.num_published, exchange.num_lost) == (2, 1)
 
 
 def test_answers_that_a_store_does_not_take_are_counted_and_still_known_here() -> None:
@@ -199,10 +235,11 @@ def test_a_thread_that_fails_costs_the_sharing_only(caplog: pytest.LogCaptureFix
     shared.start()
     find(shared, 40)
     until(lambda: store.is_closed)
-    assert "not shared any more" in caplog.text
+    assert "not shared with other verifiers any more" in caplog.text
     learn(shared)
-    assert find(shared, 40) == (0, ())
+    until(lambda: find(shared, len(PROMPT))[0] == END_LEN)
     shared.stop(WAIT_S)
+    assert shared.num_dropped == 1
 
 
 def test_stopping_does_not_wait_for_a_store_that_hangs(shared: SharedNgrams, store: CountingStore) -> None:

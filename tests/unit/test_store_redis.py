@@ -116,6 +116,7 @@ def test_the_thread_that_shares_asks_an_idle_server_by_itself(server: RedisServe
     server.start()
     until(lambda: store.counts.is_connected)
     shared.stop(WAIT_S)
+    assert not store.counts.is_connected, "it is closed"
 
 
 def test_a_server_that_hangs_costs_one_bounded_wait(server: RedisServer) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from outrider.store.contract import NOTHING, Continuation, Entry, StoreCounts
 
-MAX_ENTRIES = 1 << 17  # about 30 MB when full
+MAX_ENTRIES = 1 << 17  # about 50 MB when full
 
 
 class MemoryNgrams:

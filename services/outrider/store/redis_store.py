@@ -97,7 +97,8 @@ class RedisNgrams:
         return self._clock() - self._asked_s
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; it is not said to be there any more."""
+        self.counts.is_connected = False
         self._pool.disconnect()
 
     def _looked_up(self, keys: Sequence[bytes]) -> list[Continuation]:
