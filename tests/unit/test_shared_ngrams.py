@@ -159,6 +159,22 @@ def test_a_chase_is_bounded_also_where_texts_run_in_circles(store: CountingStore
     assert 0 < len(memory) <= 2 * MAX_HOPS * CONTINUATION_LEN
 
 
+def test_what_many_samples_want_is_fetched_once(store: CountingStore) -> None:
+    own, memory = keys(SharedNgrams()), MemoryNgrams()
+    store.observe(own.entries(TEXT, len(PROMPT), len(TEXT)))
+
+    def chase(num_wants: int, tenant: str = "") -> int:
+        """Keys that were asked for."""
+        store.asked.clear()
+        TextChase(store, memory, [Want(keys(SharedNgrams(), tenant), tuple(PROMPT[-END_LEN:])) for _ in range(num_wants)]).run()
+        return len(store.asked)
+
+    num_asked = chase(64)
+    assert num_asked == len(set(store.asked)) > len(TEXT[len(PROMPT) :]) / CONTINUATION_LEN
+    assert chase(64) == 0, "it came since"
+    assert chase(2, "other") == 2, "its two ends; what is known is another's"
+
+
 def test_ids_that_the_vocabulary_has_not_are_nothing(store: CountingStore) -> None:
     own = keys(SharedNgrams())
     store.observe([(own.at_end(PROMPT)[0][1], (5, TABLE.vocab_size)), (own.at_end(PROMPT)[1][1], (7,))])

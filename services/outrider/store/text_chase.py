@@ -17,13 +17,14 @@ MAX_VAGUE_HOPS = 2  # where the longest n-gram was not found, so that it may be 
 
 
 class TextChase:
-    """All wants go on together, a batch a hop. num_invalid: continuations with ids that the wanted vocabulary has not."""
+    """All wants go on together, a batch a hop; samples of one prompt want the same, which is fetched once, and not at all where it came
+    since. num_invalid: continuations with ids that the wanted vocabulary has not."""
 
     def __init__(self, store: NgramStore, memory: NgramStore, wants: Sequence[Want]) -> None:
         self.num_invalid = 0
         self._store = store
         self._memory = memory
-        self._runs = [_Run(want) for want in wants]
+        self._runs = self._still_wanted(wants)
 
     def run(self) -> None:
         """Fetch, and put into memory what was found; at most MAX_HOPS look-ups, and no more after one without any success."""
@@ -34,6 +35,12 @@ class TextChase:
             running = self._hop(running)
         for run in running:
             run.hand_on(self._memory, is_over=True)
+
+    def _still_wanted(self, wants: Sequence[Want]) -> list[_Run]:
+        """One for each end, by its longest key."""
+        wanted = {end[0][1]: want for want in wants if (end := want.keys.at_end(want.end))}
+        known = self._memory.lookup(list(wanted))
+        return [_Run(want) for want, followed in zip(wanted.values(), known, strict=True) if not followed]
 
     def _hop(self, running: list[_Run]) -> list[_Run]:
         ends = [run.want.keys.at_end(run.tokens[-max(NGRAM_LENS) :]) for run in running]
