@@ -16,7 +16,7 @@ from outrider.store.breaker import Breaker
 from outrider.store.contract import NOTHING
 from outrider.store.ngram_keys import NgramKeys
 from outrider.store.packed import MAX_PACKED_LEN
-from outrider.store.redis_store import ANSWER_TIMEOUT_S, CALM_S, NUM_SLOTS, PING_EVERY_S, TTL_S, RedisNgrams, slot_of
+from outrider.store.redis_store import ANSWER_TIMEOUT_S, CALM_S, NUM_SLOTS, PING_EVERY_S, RETURN_EVERY_S, TTL_S, RedisNgrams, slot_of
 from outrider.store.shared_ngrams import SharedNgrams
 from outrider_bench.chaos.redis_server import RedisServer
 from outrider_bench.loopback import free_address
@@ -254,6 +254,32 @@ def test_a_server_that_stores_nothing_still_answers(server: RedisServer, store: 
         assert sum("refuses 2 of 2 commands" in record.message for record in caplog.records) == 1
         client.config_set("maxmemory", 0)
     assert found_again(store)
+
+
+def test_a_primary_that_became_a_replica_is_left_for_whoever_the_address_leads_to_now() -> None:
+    num_connections, writer = 0, 2
+
+    def answer(asked: bytes) -> bytes:
+        nonlocal num_connections
+        num_connections += asked.count(b"LIB-NAME")
+        stored = b"+OK\r\n" if num_connections >= writer else b"-READONLY You can't write against a read only replica.\r\n"
+        return b"+OK\r\n" * asked.count(b"SETINFO") + stored * asked.count(b"SET\r\n")
+
+    now_s = 0.0
+    with strange_server(answer) as url:
+        store = RedisNgrams(url, answer_timeout_s=WAIT_S, clock=lambda: now_s)
+        assert not store.observe([ENTRY])
+        assert store.observe([ENTRY]), "over another connection"
+        writer = 4
+        store.close()
+        for connections in (3, 3):
+            assert not store.observe([ENTRY])
+            assert num_connections == connections, "a replica is not left with every answer"
+        now_s = RETURN_EVERY_S
+        assert not store.observe([ENTRY])
+        assert store.observe([ENTRY])
+        assert store.counts.num_failures == 0
+        store.close()
 
 
 def test_a_node_of_a_cluster_refuses_what_lies_elsewhere_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,7 @@ ANSWER_TIMEOUT_S = 0.25
 BATCH_TIMEOUT_S = 1.0  # for all answers of a batch: a server that says a byte now and then holds up nothing for hours
 PING_EVERY_S = 5.0  # without anything else to ask: `is_connected` is wrong for as long at most
 MAX_BATCH = 256  # commands of one pipeline
+RETURN_EVERY_S = 5.0  # to the address, while who answers there may not write: after a failover it leads to another, and the old one stays
 CALM_S = 60.0  # without a refusal, after which the log has the next one: a cluster's node refuses some of every few commands
 # redis-py passes on what the socket and the parser raise: garbage in place of the protocol is a ValueError of some kind, or a table that
 # has lists for keys, or larger or deeper than anything can be.
@@ -74,6 +75,7 @@ class RedisNgrams:
         self._is_told = False  # whether the log says how it is
         self._refuses = False
         self._refused_s = 0.0
+        self._returned_s = clock() - RETURN_EVERY_S
         self._pool = _pool(url, answer_timeout_s)
         self._batch_timeout_s = max(answer_timeout_s, BATCH_TIMEOUT_S)
 
@@ -115,7 +117,14 @@ class RedisNgrams:
             commands.append(_SET % (len(slot), slot, len(packed), packed))
         answers = self._try(commands)
         self._count_refused(answers)
+        self._leave_replica(answers)
         return answers == [b"OK"] * len(entries)
+
+    def _leave_replica(self, answers: Sequence[object]) -> None:
+        """Connect anew, now and then, where a primary was that is a replica now."""
+        if any(isinstance(answer, redis.ReadOnlyError) for answer in answers) and self._clock() - self._returned_s >= RETURN_EVERY_S:
+            self._returned_s = self._clock()
+            self._pool.disconnect()
 
     def _count_refused(self, answers: Sequence[object]) -> None:
         """Of these; one line for the first of them, and one once there were none for a while."""
