@@ -15,7 +15,7 @@ from outrider.types.identity import ModelIdentity
 from verifier_service.inbox import Inbox, PairDown
 from verifier_service.pair import Pair, stop_task
 
-MAX_PAIRS = 8
+MAX_PAIRS = 8  # that requests named; those that are configured have places of their own, MAX_CONFIGURED at most (settings.py)
 MAX_PAST_PAIRS = 64  # whose distance is remembered, so that a coordinator need not have them tried again
 # A drafter that gave way and is named again begins with another number: what is left of its old stream is nobody's.
 CONNECTIONS_OF_A_PAIR = 1 << 20
@@ -55,20 +55,24 @@ class Pairs:
     def connect(self, endpoints: Iterable[str]) -> None:
         """Keep a stream to drafters that a request names, from now on.
 
-        Where there are MAX_PAIRS already, the one that was named longest ago gives way; configured ones never do.
-        Raises InvalidRequest for a malformed address or when there is no place left.
+        Where there are MAX_PAIRS of these already, the one that was named longest ago gives way; configured ones never do, nor do they
+        count here: a coordinator that names a drafter does not know who is configured here, and its client has named none.
+        Raises InvalidRequest for a malformed address or for more than MAX_PAIRS.
         """
         named = sorted(set(endpoints))
         for endpoint in named:
             check_address("drafters", endpoint)
-        if len(self.configured.union(named)) > MAX_PAIRS:
-            raise InvalidRequest("drafters", f"this verifier keeps at most {MAX_PAIRS} drafters, {len(self.configured)} of them configured")
+        if len(set(named) - self.configured) > MAX_PAIRS:
+            raise InvalidRequest(
+                "drafters", f"names {len(named)} drafters, and this verifier keeps at most {MAX_PAIRS} that are not its own"
+            )
         for endpoint in named:
             if endpoint in self._pairs:
                 self._pairs[endpoint] = self._pairs.pop(endpoint)  # named last
                 continue
-            while len(self._pairs) >= MAX_PAIRS:
-                self._retire(next(other for other in self._pairs if other not in self.configured and other not in named))
+            others = [other for other in self._pairs if other not in self.configured]
+            if len(others) >= MAX_PAIRS:
+                self._retire(next(other for other in others if other not in named))
             self._add(endpoint)
 
     def push(self, frames: dict[tuple[str, int], list[VerifierFrame]]) -> None:

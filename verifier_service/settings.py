@@ -28,6 +28,7 @@ MAX_SECONDS = 3600.0
 # As a drafter's: more sessions than steps have rows for, and more threads than machines have cores.
 MAX_SESSIONS = 4096
 MAX_THREADS = 1024
+MAX_CONFIGURED = 8  # drafters, each with a stream of its own; a request that names none is drafted for by all of them
 # Of waiting before the first step; few clients wait longer, and another verifier may be free by then.
 DEFAULT_MAX_QUEUE_MS = 10_000.0
 # Tokens that come faster travel together: a message costs three processes about half a millisecond, as much as a quick model's step.
@@ -102,6 +103,8 @@ class VerifierSettings:
         self.membership.check_listening((self.listen,))
         for address in self.drafters:
             check_address("--drafter", address)
+        if len(set(self.drafters)) > MAX_CONFIGURED:
+            raise InvalidRequest("--drafter", f"names {len(set(self.drafters))} drafters, at most {MAX_CONFIGURED}")
         self.draft.check()
         self.sharing.check(lookup=self.draft.lookup)
         if self.max_prompt_len < 0:

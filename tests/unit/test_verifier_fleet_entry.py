@@ -15,6 +15,7 @@ from outrider.session.statistics import TESTS_TO_REMEMBER, SessionStatistics
 from verifier_service.drafter_record import MAX_DRAFTERS, MIN_ROUNDS, DrafterRecord
 from verifier_service.inbox import Inbox, PairDown
 from verifier_service.pairs import MAX_PAIRS, Pairs
+from verifier_service.settings import MAX_CONFIGURED
 
 
 def judged(num_right: int, num_wrong: int) -> SessionStatistics:
@@ -73,15 +74,15 @@ async def test_a_drafter_named_longest_ago_gives_way_and_configured_ones_never()
     pairs = Pairs(["h:1"], fake_identity(), "v", inbox)
     pairs.start()
     try:
-        pairs.connect([f"h:{port}" for port in range(2, MAX_PAIRS + 1)])
+        pairs.connect([f"h:{port}" for port in range(2, MAX_PAIRS + 2)])
         pairs.connect(["h:2"])
-        assert len(pairs.all()) == MAX_PAIRS
+        assert len(pairs.all()) == 1 + MAX_PAIRS
         third = next(pair for pair in pairs.all() if pair.endpoint == "h:3")
         third._up, third._connection = True, 7
         third.clock.sample(0, 0, 7_500)
         pairs.connect(["h:99"])
         names = {pair.endpoint for pair in pairs.all()}
-        assert len(names) == MAX_PAIRS
+        assert len(names) == 1 + MAX_PAIRS
         assert {"h:1", "h:2", "h:99"} <= names
         assert "h:3" not in names
         assert pairs.past_round_trips_us == {"h:3": 7}, "how far it is stays known"
@@ -90,7 +91,24 @@ async def test_a_drafter_named_longest_ago_gives_way_and_configured_ones_never()
         pairs.push({("h:3", 7): []})
         pairs.lose_lanes(lost)
         with pytest.raises(InvalidRequest, match="at most"):
-            pairs.connect([f"h:{port}" for port in range(100, 100 + MAX_PAIRS)])
+            pairs.connect([f"h:{port}" for port in range(100, 101 + MAX_PAIRS)])
+    finally:
+        async with asyncio.timeout(30.0):
+            await pairs.stop()
+
+
+async def test_a_verifier_with_as_many_drafters_as_it_may_have_takes_those_that_a_coordinator_names() -> None:
+    """Else every request that is placed with them is refused, whose client has named none."""
+    configured = [f"own:{port}" for port in range(1, MAX_CONFIGURED + 1)]
+    pairs = Pairs(configured, fake_identity(), "v", Inbox(lambda: None))
+    pairs.start()
+    try:
+        pairs.connect([])
+        for number in range(1, 2 * MAX_PAIRS):
+            pairs.connect([f"fleet:{number}", f"fleet:{number + 1}", configured[0]])
+        names = {pair.endpoint for pair in pairs.all()}
+        assert len(names) == MAX_CONFIGURED + MAX_PAIRS
+        assert {*configured, f"fleet:{2 * MAX_PAIRS}", f"fleet:{2 * MAX_PAIRS - 1}"} <= names
     finally:
         async with asyncio.timeout(30.0):
             await pairs.stop()

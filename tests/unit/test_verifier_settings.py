@@ -12,7 +12,7 @@ from outrider.engine.config import WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.default import DEFAULT_PACING
 from outrider.session.pacing.registry import PACINGS
-from verifier_service.settings import DraftDefaults, VerifierSettings, parse_settings
+from verifier_service.settings import MAX_CONFIGURED, DraftDefaults, VerifierSettings, parse_settings
 
 
 def parsed(*extra: str) -> VerifierSettings:
@@ -30,6 +30,15 @@ def test_who_names_no_policy_gets_the_same_from_every_command() -> None:
     add_deployment_options(commands)
     assert parsed().draft.pacing == commands.parse_args([]).pacing == DEFAULT_PACING
     assert DEFAULT_PACING in PACINGS
+
+
+def test_more_drafters_than_a_verifier_keeps_are_refused_before_it_serves() -> None:
+    """Else it begins, and refuses every request."""
+    named = [option for number in range(MAX_CONFIGURED) for option in ("--drafter", f"h:{number + 1}")]
+    assert len(parsed(*named, "--drafter", "h:1").drafters) == MAX_CONFIGURED + 1, "one twice is one"
+    with pytest.raises(InvalidRequest, match="names 9 drafters, at most 8") as caught:
+        parsed(*named, "--drafter", "h:99")
+    assert caught.value.field == "--drafter"
 
 
 def test_the_draft_length_is_a_number_or_found_by_measuring() -> None:
