@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from outrider.coordinator.replica_actor import ReplicaSpec
 
 CPU, GPU = "CPU", "GPU"
+PARTS_OF_ONE = 10_000  # Ray counts in these; sums of parts that are no binary fraction may be a little more than they should
 Amounts = Mapping[str, float]
 
 
@@ -46,7 +47,7 @@ def problem_with(specs: Sequence[ReplicaSpec], nodes: Mapping[str, Amounts]) -> 
 
 
 def _fits(demand: Amounts, node: Amounts) -> bool:
-    return all(amount <= node.get(name, 0.0) for name, amount in demand.items())
+    return all(round(amount * PARTS_OF_ONE) <= round(node.get(name, 0.0) * PARTS_OF_ONE) for name, amount in demand.items())
 
 
 def _of(demand: Amounts, node: Amounts) -> dict[str, float]:
