@@ -34,6 +34,10 @@ class InvalidRequest(OutriderError):
         self.field = field
         self.problem = problem
 
+    def __reduce__(self) -> tuple[type[InvalidRequest], tuple[str, str]]:
+        """For who raises it in another process and is heard here: an exception is made anew of its sentence otherwise."""
+        return type(self), (self.field, self.problem)
+
 
 class UnsupportedParameter(InvalidRequest):
     """A parameter that other servers know and this one does not; never silently ignored."""

@@ -16,6 +16,7 @@ from typing import Any
 from outrider.coordinator.cluster_door import prepare_to_join
 from outrider.coordinator.demands import demand_of, problem_with, told
 from outrider.coordinator.fleet_actor import ACTOR_NAME, FleetActor
+from outrider.coordinator.free_port import await_free
 from outrider.coordinator.replica_actor import ReplicaActor, ReplicaSpec
 from outrider.coordinator.replica_supervisor import SupervisionReport
 from outrider.coordinator.state import FleetState, new_fleet
@@ -133,6 +134,7 @@ class Cluster:
         try:
             self._fleet = self.ray.get_actor(ACTOR_NAME, namespace=NAMESPACE)
         except ValueError:
+            await_free(listen)
             try:
                 self._fleet = self._start_fleet(listen, make, metrics)
                 self._owns_fleet = True
@@ -253,4 +255,10 @@ def _answer(ray: Any, reference: Any, timeout_s: float, name: str) -> Any:
     except GetTimeoutError as error:
         raise StartFailed(f"the actor of {name} did not answer within {timeout_s:g} s") from error
     except (RayTaskError, RayActorError) as error:
-        raise StartFailed(f"{name}: {error}") from error
+        raise StartFailed(f"{name}: {sentence_of(error)}") from error
+
+
+def sentence_of(error: Exception) -> str:
+    """What an actor raised on purpose, in its own words; Ray puts a traceback in front of these. Anything else as Ray tells it."""
+    cause = getattr(error, "cause", None)
+    return str(cause if isinstance(cause, OutriderError) else error)
