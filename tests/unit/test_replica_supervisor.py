@@ -21,6 +21,7 @@ from typing import IO
 import pytest
 
 from outrider.coordinator.kept_address import MAX_FRUITLESS_STARTS
+from outrider.coordinator.replica_actor import ReplicaActor, ReplicaSpec
 from outrider.coordinator.replica_supervisor import ReplicaSupervisor, SupervisionLimits
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 
@@ -53,6 +54,20 @@ def test_a_killed_process_comes_back_and_its_exit_code_is_kept(tmp_path: Path) -
         assert (second.num_starts, second.exit_codes) == (2, (-signal.SIGKILL,))
         assert one.stop() == (-signal.SIGKILL, 0)
         assert one.report().has_ended
+
+
+@pytest.mark.parametrize(("code", "is_kept"), [(SERVES, False), (SERVES.replace("sys.exit(0)", "sys.exit(7)"), True)])
+def test_an_actors_log_goes_with_a_service_that_drained_and_tells_of_any_other_end(code: str, *, is_kept: bool) -> None:
+    actor = ReplicaActor(ReplicaSpec(ServiceCommand("one", ("-c", code)), limits=QUICK))
+    folder = Path(actor.log())
+    try:
+        assert actor.wait_ready(START_S) == "h:7"
+        assert (folder / "one.log").exists()
+        assert actor.stop() == ((7,) if is_kept else (0,))
+        assert (folder / "one.log").exists() is is_kept
+        assert folder.exists() is is_kept
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_start_that_the_system_refuses_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,6 @@ class RayDeployment:
     def __init__(self, spec: DeploymentSpec, share: RayShare, deadline_s: float = START_DEADLINE_S) -> None:
         self.spec = spec
         self.share = share
-        self.folder = Path(tempfile.mkdtemp(prefix="outrider-ray-"))
         self.replicas: list[ReplicaHandle] = []
         self.addresses: dict[str, str] = {}
         self.metrics: dict[str, str] = {}  # where each process is scraped, by its name
@@ -58,6 +57,7 @@ class RayDeployment:
         started = time.monotonic()
         self._cluster.__enter__()
         try:
+            self.folder = Path(tempfile.mkdtemp(prefix="outrider-ray-"))
             self._start(started + deadline_s)
         except BaseException:
             self.stop()

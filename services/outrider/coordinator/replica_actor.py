@@ -7,12 +7,13 @@ process of its own, which dies with this one. Must not know the fleet: the servi
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outrider.coordinator.replica_supervisor import ReplicaSupervisor, SupervisionLimits, SupervisionReport
+from outrider.coordinator.replica_supervisor import DRAINED_EXIT_CODE, ReplicaSupervisor, SupervisionLimits, SupervisionReport
 from outrider.launch.process import ServiceCommand
 
 
@@ -60,5 +61,9 @@ class ReplicaActor:
         self._supervisor.signal(signal.SIGKILL)
 
     def stop(self) -> tuple[int, ...]:
-        """Drain the service; returns its exit codes."""
-        return self._supervisor.stop()
+        """Drain the service; returns its exit codes. Its log is kept only where its end was another one: a fleet that grows and shrinks
+        for months would leave a folder each time."""
+        codes = self._supervisor.stop()
+        if codes[-1:] == (DRAINED_EXIT_CODE,):
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return codes
