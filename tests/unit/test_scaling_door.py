@@ -6,6 +6,7 @@ pytest tests/unit/test_scaling_door.py
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes_coordinator import FakeFleet, coordinator_over
 from outrider.cli import scale
 from outrider.coordinator.scaling_door import Scale, ScalingDoor
 from outrider.errors import InvalidRequest, Overloaded, Unavailable
@@ -68,6 +70,14 @@ def test_a_refusal_arrives_as_what_it_was(tmp_path: Path, raised: Exception, exp
 
     with door(refuse, tmp_path) as address, pytest.raises(expected, match=told):
         scale.ask(address, pb.ScaleRequest(num_verifiers=300))
+
+
+async def test_the_address_of_another_service_is_said_to_be_one() -> None:
+    """Those of the coordinator and of the gateway stand beside it in what `outrider up --ray` prints."""
+    async with coordinator_over(FakeFleet()) as address:
+        with pytest.raises(InvalidRequest, match=f"{address} is another service, and takes no such orders") as caught:
+            await asyncio.to_thread(scale.run, given("--at", address, "--verifiers", "2"))
+    assert caught.value.field == "--at"
 
 
 def test_a_door_that_closes_waits_for_what_is_being_carried_out(tmp_path: Path) -> None:

@@ -107,11 +107,11 @@ def _fleet(address: str) -> Iterator[FleetServiceStub]:
             yield FleetServiceStub(channel)  # type: ignore[no-untyped-call]
         except grpc.RpcError as failure:
             if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise InvalidRequest("--coordinator", f"{address} is {_seems_to_be(address)}, and no coordinator") from None
+                raise InvalidRequest("--coordinator", f"{address} is {seems_to_be(address)}, and no coordinator") from None
             raise error_from_rpc(cast(grpc.aio.AioRpcError, failure)) from None
 
 
-def _seems_to_be(address: str) -> str:
+def seems_to_be(address: str) -> str:
     """Who answers there, by what it can be asked."""
     with Connection(address) as peer:
         for kind, ask in (("a gateway", peer.model_info), ("a verifier", peer.verifier_info), ("a drafter", peer.drafter_info)):

@@ -12,6 +12,7 @@ import grpc
 from rich.table import Table
 
 from outrider.cli.console import make_console
+from outrider.cli.fleet import seems_to_be
 from outrider.errors import InvalidRequest
 from outrider.rpc.address import check_address
 from outrider.rpc.status import error_from_rpc
@@ -66,5 +67,8 @@ def ask(address: str, request: pb.ScaleRequest) -> pb.ScaleResponse:
         try:
             response: pb.ScaleResponse = stub.Scale(request, timeout=SCALE_TIMEOUT_S)
         except grpc.RpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                told = f"{address} is {seems_to_be(address)}, and takes no such orders; `outrider up --ray` printed the address that does"
+                raise InvalidRequest("--at", told) from None
             raise error_from_rpc(cast(grpc.aio.AioRpcError, failure)) from None
     return response
