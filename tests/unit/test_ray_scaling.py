@@ -97,6 +97,22 @@ def test_more_are_started_and_the_newest_go_first() -> None:
     assert cluster.started[4:] == [], "nobody else was touched"
 
 
+def test_one_that_does_not_serve_goes_before_those_that_do() -> None:
+    """One whose starts fail is kept by its supervisor for a while, and may be the oldest: with it alone, nobody would be answered."""
+    share, cluster = deployment()
+    share.scale(num_verifiers=3)
+    handle_of(share, "verifier-n-0").now = replace(RUNS, pid=0, address="", exit_codes=(1,))
+    assert set(share.scale(num_verifiers=2)) == {"drafter-n-0", "verifier-n-1", "verifier-n-2"}
+    assert cluster.ended == ["verifier-n-0"]
+    assert set(share.scale(num_verifiers=1)) == {"drafter-n-0", "verifier-n-1"}
+
+
+def test_one_that_was_started_again_elsewhere_is_told_where_it_is_now() -> None:
+    share, _ = deployment()
+    handle_of(share, "verifier-n-1").now = replace(RUNS, address="moved", num_starts=5)
+    assert share.scale(num_verifiers=2)["verifier-n-1"] == "moved"
+
+
 def test_a_role_that_is_not_named_stays_as_it_is() -> None:
     share, cluster = deployment()
     handle_of(share, "verifier-n-0").now = replace(RUNS, has_ended=True)

@@ -31,8 +31,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "scale",
         help="more or fewer replicas under a running `outrider up --ray`",
-        description="Change how many replicas a machine gives to its fleet. The newest drain and go; new ones are waited for. One that has "
-        "ended for good does not count, so the present number brings another in its place.",
+        description="Change how many replicas a machine gives its fleet. Those that do not serve go first, then the newest, which drain; "
+        "new ones are waited for. One that has ended for good does not count, so the present number brings another in its place.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -95,8 +95,9 @@ class RayDeployment:
         return self._cluster.is_left_without(self._node)
 
     def scale(self, num_verifiers: int | None = None, num_drafters: int | None = None) -> dict[str, str]:
-        """Change how many replicas this node has (None: as it is): the newest drain and go, new ones are started; those that have ended for
-        good (drained, given up) are forgotten and do not count. Returns addresses by name, once all are ready.
+        """Change how many replicas this node has (None: as it is): those that do not serve at the moment go first, then the newest, which
+        drain; new ones are started; those that have ended for good (drained, given up) are forgotten and do not count. Returns addresses by
+        name, once all are ready.
 
         Raises InvalidRequest, Overloaded while another change is under way, Unavailable after `stop`, and StartFailed: what could not be
         started is taken away again.
@@ -131,10 +132,15 @@ class RayDeployment:
         return [replica for replica in self.replicas if replica.replica_id.startswith(f"{role.value}-")]
 
     def _shrink(self, role: Role, number: int) -> None:
-        """Take away those of a role that have ended for good, and the newest while there are more than so many."""
-        gone = [replica for replica in self._of(role) if _has_ended(replica)]
-        living = [replica for replica in self._of(role) if replica not in gone]
-        self._take_away([*gone, *living[number:]])
+        """Take away those of a role that have ended for good, and while there are more than so many, one that is being started again before
+        one that serves, else the newest."""
+        reports = {replica: _report_of(replica) for replica in self._of(role)}
+        # Where one is restarted somebody else may have had its port.
+        self.addresses.update({replica.replica_id: report.address for replica, report in reports.items() if report and report.address})
+        gone = [replica for replica, report in reports.items() if report is None]
+        serving = [replica for replica, report in reports.items() if report is not None and report.address]
+        starting = [replica for replica, report in reports.items() if report is not None and not report.address]
+        self._take_away([*gone, *[*serving, *starting][number:]])
 
     def _take_away(self, replicas: list[ReplicaHandle]) -> None:
         """Drain these and forget them."""
@@ -211,9 +217,10 @@ class RayDeployment:
         return max(claimed, float(len(usable_cores())))
 
 
-def _has_ended(replica: ReplicaHandle) -> bool:
-    """Also when its actor does not answer: whoever does not is replaced."""
+def _report_of(replica: ReplicaHandle) -> SupervisionReport | None:
+    """None of one that has ended for good. Also when its actor does not answer: whoever does not is replaced."""
     try:
-        return replica.report().has_ended
+        report = replica.report()
     except StartFailed:
-        return True
+        return None
+    return None if report.has_ended else report
