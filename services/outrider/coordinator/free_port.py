@@ -22,7 +22,9 @@ def await_free(listen: str, max_attempts: int = MAX_ATTEMPTS) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for attempt in range(1, max_attempts + 1):
         try:
-            socket.create_server((host.strip("[]"), int(port)), family=family).close()
+            with socket.socket(family) as probe:  # bound only: replicas that know the address from before would connect to one that listens
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host.strip("[]"), int(port)))
             return
         except OSError as error:
             if attempt == max_attempts:
