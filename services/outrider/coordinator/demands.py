@@ -43,7 +43,17 @@ def problem_with(specs: Sequence[ReplicaSpec], nodes: Mapping[str, Amounts]) -> 
         if not _fits(sums, nodes.get(node, {})):
             names = ", ".join(spec.command.name for spec in specs if spec.node == node and demand_of(spec))
             return f"asked for on one node: {told(sums)} ({names}); it has {told(_of(sums, nodes.get(node, {})))} in all"
+        num_cards = sum(_own_cards(spec.num_gpus) for spec in specs if spec.node == node)
+        if num_cards > (num_there := nodes.get(node, {}).get(GPU, 0.0)):
+            return (
+                f"asked for on one node: {told(sums)}, of which no two parts of more than a half share a GPU; it has {num_there:g} in all"
+            )
     return ""
+
+
+def _own_cards(num_gpus: float) -> int:
+    """GPUs that such a demand has to itself, or of which it leaves less than a half: a part lies within one of them."""
+    return int(num_gpus) if num_gpus >= 1 else int(num_gpus > 0.5)
 
 
 def _fits(demand: Amounts, node: Amounts) -> bool:
