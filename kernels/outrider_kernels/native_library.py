@@ -1,31 +1,36 @@
 """Compiles C files of this package once for this machine and loads them: for what neither torch nor numpy has a fast operation for.
 
 The library lies in the user's cache folder under a name that says source, compiler and processor, so that a home folder shared by several
-kinds of machines holds one for each. No compiler, no library: callers have a slower way, and say why they take it. Must not know what the
-code does.
+kinds of machines holds one for each. It ends with a hash of itself, which loaders pass over: one that a machine which lost its power left
+unwritten would end every process that loads it. No compiler, no library: callers have a slower way, and say why they take it. Must not know
+what the code does.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 from outrider_kernels.cache_folder import cache_folder
 
+_LOG = logging.getLogger(__name__)
+
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS: tuple[str, ...] = ("-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread")
 COMPILE_DEADLINE_S = 120.0  # of each file, and of their library
 _CPU_FACTS = Path("/proc/cpuinfo")
 _FACTS_OF_A_KIND = ("model name", "flags", "Features", "CPU part")
+_HASH_LEN = 32  # bytes
 
 
 class NativeUnavailable(RuntimeError):
@@ -40,15 +45,16 @@ def native_library(folder: Path) -> ctypes.CDLL:
         raise NativeUnavailable(f"no C compiler ({', '.join(COMPILERS)}, or $CC) was found")
     sources = sorted(folder.glob("*.[ch]"))
     name = f"{folder.name}-{_kind_of_build(sources, compiler)}.so"
-    for place in _places():
-        path = place / name
-        if not path.is_file():
-            try:
-                _compile(compiler, [source for source in sources if source.suffix == ".c"], path)
-            except OSError:
-                continue  # a home folder that cannot be written to: the next folder is this process's own
-        return ctypes.CDLL(str(path))
-    raise NativeUnavailable(f"neither the cache folder nor {tempfile.gettempdir()} can be written to")
+    files = [source for source in sources if source.suffix == ".c"]
+    try:
+        return _loaded(compiler, files, cache_folder() / name)
+    except OSError as error:
+        _LOG.info("compiled for this process alone, for %s cannot be used: %s", cache_folder(), error)
+    try:
+        with tempfile.TemporaryDirectory(prefix="outrider-native-") as own:  # what is loaded needs no name any more
+            return _loaded(compiler, files, Path(own) / name)
+    except OSError as error:
+        raise NativeUnavailable(f"neither {cache_folder()} nor {tempfile.gettempdir()} can be used: {error}") from error
 
 
 def find_compiler() -> str | None:
@@ -57,19 +63,30 @@ def find_compiler() -> str | None:
     return next((found for name in ((named,) if named else COMPILERS) if (found := shutil.which(name))), None)
 
 
-def _places() -> Iterator[Path]:
-    yield cache_folder()
-    yield Path(_own_folder().name)
+def _loaded(compiler: str, files: Sequence[Path], path: Path) -> ctypes.CDLL:
+    """Built unless it is there, whole. Raises NativeUnavailable, and OSError where it cannot be written, or not be run from."""
+    if not _is_whole(path):
+        _compile(compiler, files, path)
+    return ctypes.CDLL(str(path))
 
 
-@cache
-def _own_folder() -> tempfile.TemporaryDirectory[str]:
-    """Goes when the process does."""
-    return tempfile.TemporaryDirectory(prefix="outrider-native-")
+def _is_whole(path: Path) -> bool:
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if content[-_HASH_LEN:] == _hash(content[:-_HASH_LEN]):
+        return True
+    _LOG.warning("%s is damaged, or of an earlier version, and is made again", path)
+    return False
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def _kind_of_build(sources: Sequence[Path], compiler: str) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False, timeout=COMPILE_DEADLINE_S).stdout
+    version = _output(compiler, "--version").stdout
     parts = (
         *(f"{source.name} {source.read_text('utf-8')}" for source in sources),
         version,
@@ -92,22 +109,38 @@ def _compile(compiler: str, sources: Sequence[Path], path: Path) -> None:
     """As many files at a time as there are processors. Into a library of another name first, so that nobody ever loads half of one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(prefix=path.stem, suffix=".so", dir=path.parent)
-    os.close(handle)
     try:
-        with tempfile.TemporaryDirectory(prefix="outrider-objects-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = [str(Path(folder) / f"{source.stem}.o") for source in sources]
-            list(pool.map(lambda source, made: _run(compiler, path.stem, "-c", "-o", made, str(source)), sources, objects))
-            _run(compiler, path.stem, "-shared", "-o", unfinished, *objects, "-lm")
+        with os.fdopen(handle, "wb") as stream:
+            content = _built(compiler, sources, path.stem)
+            stream.write(content + _hash(content))
         os.replace(unfinished, path)
     finally:
         Path(unfinished).unlink(missing_ok=True)
 
 
+def _built(compiler: str, sources: Sequence[Path], name: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="outrider-objects-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = [str(Path(folder) / f"{source.stem}.o") for source in sources]
+        list(pool.map(lambda source, made: _run(compiler, name, "-c", "-o", made, str(source)), sources, objects))
+        library = Path(folder) / f"{name}.so"
+        _run(compiler, name, "-shared", "-o", str(library), *objects, "-lm")
+        return library.read_bytes()
+
+
 def _run(compiler: str, name: str, *arguments: str) -> None:
     """Raises NativeUnavailable. name: of what is made, for the message."""
-    try:
-        done = subprocess.run([compiler, *FLAGS, *arguments], capture_output=True, text=True, check=False, timeout=COMPILE_DEADLINE_S)
-    except subprocess.TimeoutExpired as error:
-        raise NativeUnavailable(f"{compiler} took longer than {COMPILE_DEADLINE_S:.0f} s over {name}") from error
+    done = _output(compiler, *FLAGS, *arguments)
     if done.returncode:
         raise NativeUnavailable(f"{compiler} could not compile {name}: {done.stderr.strip()[-2000:]}")
+
+
+def _output(compiler: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Raises NativeUnavailable for a compiler that cannot be run, or does not end."""
+    try:
+        return subprocess.run(
+            [compiler, *arguments], capture_output=True, text=True, errors="replace", check=False, timeout=COMPILE_DEADLINE_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NativeUnavailable(f"{compiler} took longer than {COMPILE_DEADLINE_S:.0f} s over {arguments[-1]}") from error
+    except OSError as error:
+        raise NativeUnavailable(f"{compiler} could not be run: {error}") from error
