@@ -26,6 +26,7 @@ from outrider.rpc.address import check_address
 from outrider.rpc.channel import KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES
 from outrider.rpc.in_process_channel import InProcessChannel
 from outrider.rpc.interceptor import ErrorInterceptor
+from outrider.rpc.listening import REMEDY, check_unserved, why_not
 from outrider.rpc.served_method import ServedMethod
 from outrider.rpc.trunk_service import TrunkServicer
 from outrider.v1 import trunk_pb2
@@ -153,10 +154,11 @@ class RpcServer:
         await asyncio.gather(*self._kept, return_exceptions=True)
 
     def _bind(self, address: str) -> str:
+        check_unserved("listen", address)
         try:
             port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise InvalidRequest("listen", f"cannot bind {address}: {error}") from error
+            raise InvalidRequest("listen", f"cannot bind {address}: {why_not(address) or error}; {REMEDY}") from error
         if address.startswith("unix:"):
             return address
         return f"{address.rpartition(':')[0]}:{port}"
