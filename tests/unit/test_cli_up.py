@@ -1,4 +1,5 @@
-"""`outrider up` is told to stop while a service that it starts again is loading: it ends at once, and so does everything it started.
+"""`outrider up` is told to stop: while a service that it starts again is loading it ends at once, and so does everything it started; told
+once more, nothing drains any longer. Where nobody reads what it tells, it goes on.
 
 pytest tests/unit/test_cli_up.py
 """
@@ -16,12 +17,15 @@ from pathlib import Path
 import pytest
 
 from mostly_slow import mostly_slow
+from outrider.cli import __main__ as command
+from outrider.cli import up
+from outrider.cli.console import make_console
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 
 WAIT_S, POLL_S = 60.0, 0.02
 # Far below what a start may take (300 s), and what a service may take to drain (15 s), on a machine that is busy with other things.
 AT_ONCE_S = 10.0
-# Services of one line: they say that they are ready, but for a drafter that finds its first life's note; that one never is, and is deaf.
+# argv: a folder, and SERVES or DRAINS.
 UP = """
 import sys
 from pathlib import Path
@@ -31,7 +35,18 @@ from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.launch.process import ServiceCommand
 from outrider.launch.threads import ThreadPlan
 
-SERVES = '''
+FOLDER, CODE = Path(sys.argv.pop(1)), sys.argv.pop(1)
+
+class OneLiners(Deployment):
+    def commands(self):
+        return [ServiceCommand(real.name, ("-c", CODE, str(FOLDER / real.name), "--grace-s=600")) for real in super().commands()]
+
+up.start = lambda spec, progress: OneLiners(DeploymentSpec("target", "draft", "serial", ThreadPlan(1, 1)))
+end_on_signals()
+sys.exit(main(["up"]))
+"""
+# Services of one line: they say that they are ready, but for a drafter that finds its first life's note; that one never is, and is deaf.
+SERVES = """
 import os, signal, sys
 from pathlib import Path
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -44,17 +59,23 @@ note.with_suffix(".part").rename(note.with_suffix(".again") if is_second else no
 if is_second:
     signal.pause()
 signal.sigwait({signal.SIGTERM})
-'''
-FOLDER = Path(sys.argv.pop(1))
-
-class OneLiners(Deployment):
-    def commands(self):
-        return [ServiceCommand(real.name, ("-c", SERVES, str(FOLDER / real.name))) for real in super().commands()]
-
-up.start = lambda spec, progress: OneLiners(DeploymentSpec("target", "draft", "serial", ThreadPlan(1, 1)))
-end_on_signals()
-sys.exit(main(["up"]))
 """
+# These drain until they are told a second time to end. At the first time they write to the pipe of their name, if there is one.
+DRAINS = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("{}", flush=True)
+signal.sigwait({signal.SIGTERM})
+if os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+signal.sigwait({signal.SIGTERM})
+"""
+
+
+def outrider_up(folder: Path, code: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(folder)}
+    arguments = [sys.executable, "-c", UP, str(folder), code]
+    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def until_there(path: Path) -> int:
@@ -76,21 +97,65 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], 1))
 def test_a_signal_while_a_service_loads_again_ends_everything_at_once(number: signal.Signals, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", UP, str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True) as up:
+    with outrider_up(tmp_path, SERVES) as process:
         try:
             pids = {name: until_there(tmp_path / name) for name in ("drafter", "verifier", "gateway")}
             os.kill(pids["drafter"], signal.SIGKILL)
             pids["drafter"] = until_there(tmp_path / "drafter.again")
-            up.send_signal(number)
-            _, told = up.communicate(timeout=AT_ONCE_S)
+            process.send_signal(number)
+            _, told = process.communicate(timeout=AT_ONCE_S)
         finally:
-            up.kill()
-    assert up.returncode == 0, told
+            process.kill()
+    assert process.returncode == 0, told
     assert "starting the drafter again (1 of 3)" in told
     assert "was stopped before" not in told, "whoever stops it knows"
     assert not any(is_alive(pid) for pid in pids.values())
     assert not list(tmp_path.glob("outrider-*")), "its folder is gone"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_ends_what_drains(number: signal.Signals, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gateway")  # which is told first
+    with outrider_up(tmp_path, DRAINS) as process:
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith("try: outrider generate") for line in iter(process.stdout.readline, ""))
+            process.send_signal(number)
+            (tmp_path / "gateway").open().close()
+            process.send_signal(number)
+            _, told = process.communicate(timeout=AT_ONCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, told
+    assert "once more ends them" in told
+    assert not list(tmp_path.glob("outrider-*"))
+
+
+def test_what_nobody_reads_any_more_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        progress = make_console(stderr=True)
+        progress.print("drafter ended with exit code -9")
+        progress.print("starting the drafter again (1 of 3)")
+        monkeypatch.undo()
+
+
+def test_a_hangup_is_nothing_to_who_was_started_to_ignore_it() -> None:
+    """As `nohup` does; else it is what Ctrl-C is."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        command.end_on_signals()
+        up.end_on_signals(threading.Event(), lambda: None)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        command.end_on_signals()
+        assert signal.getsignal(signal.SIGHUP) is signal.default_int_handler
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_start_that_nobody_wants_any_more_is_left_and_one_that_is_wanted_is_waited_for(tmp_path: Path) -> None:

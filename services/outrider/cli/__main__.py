@@ -59,9 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: services drained, temporary folders removed."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: services drained, folders removed. Under `nohup` SIGHUP is nothing."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def console_script() -> int:

@@ -31,8 +31,8 @@ def start(spec: DeploymentSpec, progress: Console) -> Deployment:
         deployment = Deployment(spec)
         try:
             await_pair(deployment)
-        except BaseException:
-            deployment.stop(drain_s=1.0, keep_logs=True)
+        except BaseException as error:
+            deployment.stop(drain_s=1.0, keep_logs=isinstance(error, Exception))
             raise
     return deployment
 

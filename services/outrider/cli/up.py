@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
+from collections.abc import Callable
 
 from rich.console import Console
 
@@ -56,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start, print the table, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when a service was lost for good."""
+    """Start, print the table, wait. Exit code 0 after Ctrl-C, SIGTERM or SIGHUP, 1 when a service was lost for good."""
     check_address("--listen", args.listen)  # before models are loaded for nothing
     if args.ray:
         return run_ray(args)
@@ -64,13 +65,25 @@ def run(args: argparse.Namespace) -> int:
     console, progress = make_console(), make_console(stderr=True)
     stopping = threading.Event()
     with start(spec_from(args, args.listen), progress) as deployment:
+        end_on_signals(stopping, deployment.hurry)
         console.print(endpoint_table(deployment))
         console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopping.set())
         lost = watch(deployment, stopping, progress)
-        progress.print("stopping: requests drain first ...")
+        progress.print("stopping: requests drain first; Ctrl-C once more ends them ...")
     return 1 if lost else 0
+
+
+def end_on_signals(stopping: threading.Event, hurry: Callable[[], None]) -> None:
+    """SIGTERM, SIGINT and SIGHUP (not under `nohup`) set stopping; a second one hurries what drains by then."""
+
+    def on_signal(*_: object) -> None:
+        if stopping.is_set():
+            hurry()
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, on_signal)
 
 
 def watch(deployment: Deployment, stopping: threading.Event, progress: Console, restarts: Restarts | None = None) -> bool:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -100,7 +101,8 @@ class ServiceProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the service's process group; nothing happens when it has ended."""
         if self._process.poll() is None:
-            os.killpg(self._process.pid, number)
+            with suppress(ProcessLookupError):  # a handler of signals may ask while `stop` has just learned that it ended
+                os.killpg(self._process.pid, number)
 
     def stop(self, drain_s: float) -> int:
         """SIGTERM, wait at most drain_s, then SIGKILL. Returns the exit code (0 = drained, -9 = killed)."""
