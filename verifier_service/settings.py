@@ -213,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     kept = WeightFormat.FULL.value, WeightFormat.INT8.value
     add("--weights", choices=kept, default=kept[0], help=WEIGHTS_HELP)
     add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)
-    add("--threads", type=int, default=0, help="compute threads; 0 leaves torch's choice")
+    add("--threads", type=int, default=0, help="compute threads; 0: torch's choice, and no more than a container's quota")
     lent = "further threads for steps during which the drafters of this machine are idle, where that proves quicker"
     add("--lent-threads", type=int, default=0, metavar="M", help=lent)
     add("--device", default="cpu")

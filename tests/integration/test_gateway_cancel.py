@@ -286,3 +286,15 @@ async def test_a_drain_ends_what_does_not_finish_within_its_grace() -> None:
         await under_test.gateway.servicer.drain(grace_s=0.0)
         with pytest.raises(Unavailable, match="shutting down"):
             await task
+
+
+async def test_a_drain_that_is_cut_short_tells_clients_to_go_on_elsewhere() -> None:
+    fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
+    async with gateway_over(fake) as under_test:
+        task = asyncio.ensure_future(consume(under_test, REQUEST))
+        await fake.reached.wait()
+        draining = asyncio.ensure_future(under_test.gateway.servicer.drain(grace_s=IDLE_TIMEOUT_S))
+        await asyncio.sleep(0)
+        draining.cancel()
+        with pytest.raises(Unavailable, match="shutting down"):
+            await task

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from outrider.launch.threads import ThreadPlan, pinned, plan_threads, thread_environment, usable_cores
@@ -72,3 +74,12 @@ def test_usable_cores_are_ascending_and_not_empty() -> None:
     cores = usable_cores()
     assert cores
     assert list(cores) == sorted(cores)
+
+
+@pytest.mark.parametrize(("quota", "usable"), [(None, (2, 3, 5, 7)), (8.0, (2, 3, 5, 7)), (2.5, (2, 3)), (0.5, (2,))])
+def test_no_more_cores_are_used_than_a_quota_is_enough_for(
+    quota: float | None, usable: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 2, 5, 3})
+    monkeypatch.setattr("outrider.launch.threads.cpu_quota", lambda: quota)
+    assert usable_cores() == usable

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -233,11 +234,17 @@ async def test_a_second_signal_cuts_the_drain_short() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
 
-    async with serve(Subject()) as (server, _, _):
+    async with serve(Subject()) as (server, stub, _):
+        call = stub.Decode()
+        await call.read()
         running = asyncio.ensure_future(run_until_signal(server, "verifier", drain, 60.0))
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(running, 30.0)
+        host, _, port = server.address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+        assert await call.code() is not grpc.StatusCode.OK, "it was told that it ends"
 
 
 async def test_a_unix_socket_serves_beside_a_port(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ class EngineConfig:
     `auto` where it does not come to full.
     shortlist: for guesses, how many ids at most they are chosen among, 0: all; AUTO_SHORTLIST: SHORTLIST_IDS where a head of at least twice
     as many is computed by thin products, else all.
-    num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. lent_threads: further ones, for steps whose plan
-    says that somebody else's cores are at hand. probe: check the model at load time.
+    num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting, unless a container's quota is for fewer.
+    lent_threads: further ones, for steps whose plan says that somebody else's cores are at hand. probe: check the model at load time.
     """
 
     model: str

@@ -146,14 +146,19 @@ class GenerationServicer(GenerationServiceServicer):
         await self._live.wait_empty()
 
     async def drain(self, grace_s: float) -> None:
-        """Let live requests finish; those that do not within the grace end with UNAVAILABLE. Nothing is audited any more."""
-        await self._auditor.stop()
+        """Let live requests finish; those that do not within the grace, or before the drain is cut short, end with UNAVAILABLE. Nothing is
+        audited any more."""
+        leaving = Unavailable("the gateway is shutting down; the same seed continues elsewhere with the same tokens")
         try:
+            await self._auditor.stop()
             async with asyncio.timeout(max(0.0, grace_s - DRAIN_RESERVE_S)):
                 await self._live.wait_empty()
         except TimeoutError:
-            self._live.end_all(Unavailable("the gateway is shutting down; the same seed continues elsewhere with the same tokens"))
+            self._live.end_all(leaving)
             await self._live.wait_empty()
+        except asyncio.CancelledError:
+            self._live.end_all(leaving)
+            raise
 
     async def _serve(self, message: pb.GenerateRequest, context: Context, emit: Emit) -> None:
         arrived_s = time.monotonic()

@@ -211,7 +211,10 @@ async def run_until_signal(
     metrics_url: str = "",
     also: Mapping[str, str] = NOTHING_ELSE,
 ) -> None:
-    """Print the ready line of a started, serving server, wait for SIGTERM or SIGINT, drain. A second signal cuts the drain short."""
+    """Print the ready line of a started, serving server, wait for SIGTERM or SIGINT, drain.
+
+    A second signal cuts the drain short: calls have CLOSE_GRACE_S to say how they end.
+    """
     loop = asyncio.get_running_loop()
     first, second = asyncio.Event(), asyncio.Event()
 
@@ -226,7 +229,8 @@ async def run_until_signal(
     try:
         print_ready(server, service, metrics_url, also)
         await first.wait()
-        await _stop_unless(second, server.stop(drain, grace_s))
+        if not await _ends_before(second, server.stop(drain, grace_s)):
+            await server.stop()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -266,7 +270,8 @@ def run_service(main: Coroutine[Any, Any, None]) -> None:
         uvloop.run(main)
 
 
-async def _stop_unless(cut_short: asyncio.Event, stopping: Coroutine[Any, Any, None]) -> None:
+async def _ends_before(cut_short: asyncio.Event, stopping: Coroutine[Any, Any, None]) -> bool:
+    """Whether it came to its end; else it is cancelled."""
     stop_task, cut_task = asyncio.ensure_future(stopping), asyncio.ensure_future(cut_short.wait())
     done, pending = await asyncio.wait({stop_task, cut_task}, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
@@ -274,6 +279,7 @@ async def _stop_unless(cut_short: asyncio.Event, stopping: Coroutine[Any, Any, N
     await asyncio.gather(*pending, return_exceptions=True)
     if stop_task in done:
         stop_task.result()
+    return stop_task in done
 
 
 def _options(limits: ServerLimits) -> list[tuple[str, int]]:
