@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from outrider_kernels.cache_folder import cache_folder
+from outrider_kernels.cpu_quota import cpu_quota
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ def _processor() -> str:
 
 
 def _compile(compiler: str, sources: Sequence[Path], path: Path) -> None:
-    """As many files at a time as there are processors. Into a library of another name first, so that nobody ever loads half of one."""
+    """Into a library of another name first, so that nobody ever loads half of one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(prefix=path.stem, suffix=".so", dir=path.parent)
     try:
@@ -119,12 +120,18 @@ def _compile(compiler: str, sources: Sequence[Path], path: Path) -> None:
 
 
 def _built(compiler: str, sources: Sequence[Path], name: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="outrider-objects-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with tempfile.TemporaryDirectory(prefix="outrider-objects-") as folder, ThreadPoolExecutor(_num_at_once()) as pool:
         objects = [str(Path(folder) / f"{source.stem}.o") for source in sources]
         list(pool.map(lambda source, made: _run(compiler, name, "-c", "-o", made, str(source)), sources, objects))
         library = Path(folder) / f"{name}.so"
         _run(compiler, name, "-shared", "-o", str(library), *objects, "-lm")
         return library.read_bytes()
+
+
+def _num_at_once() -> int:
+    """Files: one for each processor that is ours. More, on a large machine in a small container, would have time and memory run out."""
+    num_cores, quota = len(os.sched_getaffinity(0)), cpu_quota()
+    return num_cores if quota is None else max(1, min(num_cores, int(quota)))
 
 
 def _run(compiler: str, name: str, *arguments: str) -> None:

@@ -5,6 +5,7 @@ Run: pytest tests/kernels/test_native_library.py
 
 from __future__ import annotations
 
+import os
 import pwd
 import stat
 import tempfile
@@ -51,6 +52,15 @@ def test_a_library_that_a_lost_machine_left_unwritten_is_made_again(
     assert native.native_library.__wrapped__(folder).nine() == 9
     assert native._is_whole(built)
     assert [record.getMessage() for record in caplog.records] == [f"{built} is damaged, or of an earlier version, and is made again"]
+
+
+@pytest.mark.parametrize(("quota", "num"), [(None, 3), (64.0, 3), (2.5, 2), (0.5, 1)])
+def test_no_more_files_are_compiled_at_once_than_processors_are_ours(
+    quota: float | None, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 4, 5})
+    monkeypatch.setattr(native, "cpu_quota", lambda: quota)
+    assert native._num_at_once() == num
 
 
 def _name_of(folder: Path) -> str:
