@@ -19,8 +19,11 @@ KEEPALIVE_TIME_MS = 20_000
 # Said twice to grpc: its keepalive timeout bounds how long bytes may go unacknowledged by the peer's kernel; how long the peer itself may
 # owe an answer to a ping is another option, a minute unless it is set.
 KEEPALIVE_TIMEOUT_MS = 10_000
-MIN_RECONNECT_BACKOFF_MS = 100
+FIRST_RECONNECT_BACKOFF_MS = 100
 MAX_RECONNECT_BACKOFF_MS = 500
+# What grpc calls the shortest pause between two tries is how long a try may take, pauses aside. A connection is ready after two round trips
+# (TCP's, and the peer's first frame): a link of 600 ms has that in 1.2 s. A machine that is gone holds a try up for as long.
+CONNECT_TIMEOUT_MS = 2_000
 READY_TIMEOUT_S = 30.0
 
 
@@ -43,8 +46,8 @@ def open_channel(address: str, limits: ChannelLimits | None = None) -> grpc.aio.
         ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-        ("grpc.initial_reconnect_backoff_ms", MIN_RECONNECT_BACKOFF_MS),
-        ("grpc.min_reconnect_backoff_ms", MIN_RECONNECT_BACKOFF_MS),
+        ("grpc.initial_reconnect_backoff_ms", FIRST_RECONNECT_BACKOFF_MS),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
         ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_BACKOFF_MS),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
