@@ -126,7 +126,7 @@ class VerifierServicer(VerifierServiceServicer):
         if first is None or not first.HasField("start"):
             raise InvalidRequest("message", "the first message of a Decode stream must be start")
         answer = await self._begin(first.start)
-        said.tell(lambda request: self._hear(request, answer))
+        said.tell(lambda request: self._hear(request, answer), lambda error: self._refuse(answer, error))
         try:
             await self._write_answer(answer, context)
         finally:
@@ -177,9 +177,11 @@ class VerifierServicer(VerifierServiceServicer):
         if kind == "stop":
             self._scheduler.inbox.put(CancelAsked(answer, request.stop.detail or "stopped by the caller"))
             return False
-        error = InvalidRequest(kind or "message", "is out of order in a stream that was not started paused")
-        self._scheduler.inbox.put(CancelAsked(answer, str(error), error))
+        self._refuse(answer, InvalidRequest(kind or "message", "is out of order in a stream that was not started paused"))
         return False
+
+    def _refuse(self, answer: AnswerStream, error: InvalidRequest) -> None:
+        self._scheduler.inbox.put(CancelAsked(answer, str(error), error))
 
     async def _write_answer(self, answer: AnswerStream, context: Context) -> None:
         while True:

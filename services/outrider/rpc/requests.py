@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import grpc
 
+from outrider.errors import InvalidRequest
 from outrider.rpc.pipe import Pipe
 
 _T = TypeVar("_T")
@@ -33,12 +34,13 @@ class Requests(Generic[_T]):
         async with asyncio.timeout(timeout_s):
             return await anext(self._messages, None)
 
-    def tell(self, take: Callable[[_T], bool]) -> None:
-        """From now on hand over what comes, until take wants no more (False)."""
+    def tell(self, take: Callable[[_T], bool], refuse: Callable[[InvalidRequest], None]) -> None:
+        """From now on hand over what comes, until take wants no more (False). refuse: told once, in place of anything further, when what
+        came is no message. A pipe carries messages only: whoever fills it ends the call then."""
         if self._pipe is not None:
             self._pipe.tell(take)
         else:
-            self._reading = asyncio.ensure_future(self._read(take))
+            self._reading = asyncio.ensure_future(self._read(take, refuse))
 
     async def close(self) -> None:
         """Nothing is told any more; a read under way has ended."""
@@ -49,7 +51,10 @@ class Requests(Generic[_T]):
             with suppress(asyncio.CancelledError, grpc.aio.BaseError):
                 await self._reading
 
-    async def _read(self, take: Callable[[_T], bool]) -> None:
-        async for message in self._messages:
-            if not take(message):
-                return
+    async def _read(self, take: Callable[[_T], bool], refuse: Callable[[InvalidRequest], None]) -> None:
+        try:
+            async for message in self._messages:
+                if not take(message):
+                    return
+        except InvalidRequest as error:
+            refuse(error)
