@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -55,7 +56,7 @@ async def test_what_is_no_message_ends_an_answer_in_its_midst() -> None:
             grpc.aio.insecure_channel(verifier.server.rpc.address) as channel,
         ):
             engine.gate()
-            method = channel.stream_stream("/outrider.v1.VerifierService/Decode", None, pb.DecodeResponse.FromString)
+            method: Any = channel.stream_stream("/outrider.v1.VerifierService/Decode", None, pb.DecodeResponse.FromString)
             call = method(timeout=CALL_TIMEOUT_S)
             await call.write(pb.DecodeRequest(start=start(max_tokens=LONG)).SerializeToString())
             responses = aiter(call)
