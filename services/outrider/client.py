@@ -23,6 +23,7 @@ import grpc
 
 from outrider.errors import InvalidRequest, Unavailable
 from outrider.rpc.channel import MAX_MESSAGE_BYTES, READY_TIMEOUT_S, ChannelLimits, open_channel, wait_connected, wait_ready
+from outrider.rpc.context import MAX_TIMEOUT_S
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
 from outrider.rpc.convert.generation import (
     abort_to_proto,
@@ -40,7 +41,6 @@ from outrider.v1 import generation_pb2 as pb
 from outrider.v1.generation_pb2_grpc import GenerationServiceStub
 
 INFO_TIMEOUT_S = 10.0
-MAX_TIMEOUT_S = 1e9  # thirty years; grpc takes some longer times, and an infinite one, for times that have passed
 
 
 class OutriderClient:

@@ -1,4 +1,4 @@
-"""What of a caller's metadata goes on: a trace context, and nothing that grpc or a peer would refuse in a call of ours.
+"""What of a caller's call goes on: a trace context and a deadline, and nothing that grpc or a peer would refuse in a call of ours.
 
 pytest tests/unit/test_rpc_context.py
 """
@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from outrider.rpc.context import Context, propagated_metadata
+from outrider.rpc.context import MAX_TIMEOUT_S, Context, propagated_metadata, remaining_s
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE, SPAN = PARENT.split("-")[1:3]
@@ -57,3 +57,13 @@ def test_nor_do_two_of_them_or_a_state_alone() -> None:
 @pytest.mark.parametrize("state", ["", "caf\u00e9", "a=\x00", "a=" + "x" * 12_000])
 def test_a_state_that_peers_would_refuse_is_left_behind(state: str) -> None:
     assert propagated(("traceparent", PARENT), ("tracestate", state)) == (("traceparent", PARENT),)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "goes_on_s"),
+    [(None, None), (-1.0, 0.0), (5.0, 5.0), (MAX_TIMEOUT_S, MAX_TIMEOUT_S), (2562047 * 3600.0, None), ((2**64 - 1) / 1e6, None)],
+)
+def test_a_deadline_so_far_away_that_grpc_takes_it_for_one_that_has_passed_is_none(left_s: float | None, goes_on_s: float | None) -> None:
+    """The two are what callers say who mean none: the longest time of a Go client, and the largest number of `CallBegin.timeout_us`, which
+    a gateway answered with INTERNAL."""
+    assert remaining_s(cast(Context, SimpleNamespace(time_remaining=lambda: left_s))) == goes_on_s

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 else:
     Context = grpc.aio.ServicerContext
 
+MAX_TIMEOUT_S = 1e9  # thirty years; grpc takes some longer times, and an infinite one, for times that have passed
 TRACE_PARENT_KEY, TRACE_STATE_KEY = "traceparent", "tracestate"
 # As W3C Trace Context has them; a later version may have more behind its flags. What a caller sends here goes into calls of ours, where
 # grpc refuses bytes that no header may have, and peers refuse headers beyond 8 KiB.
@@ -24,9 +25,10 @@ _TRACE_STATE = re.compile(r"[ -~]{1,512}", re.ASCII)
 
 
 def remaining_s(context: Context) -> float | None:
-    """Seconds until the call's deadline, never negative; None when it has none. Pass it as `timeout` of calls made on its behalf."""
+    """Seconds until the call's deadline, never negative; None when it has none, or one beyond MAX_TIMEOUT_S: some clients say so that they
+    want none. Pass it as `timeout` of calls made on its behalf."""
     remaining = cast("float | None", context.time_remaining())
-    return None if remaining is None else max(0.0, remaining)
+    return None if remaining is None or remaining > MAX_TIMEOUT_S else max(0.0, remaining)
 
 
 def propagated_metadata(context: Context) -> tuple[tuple[str, str], ...]:
