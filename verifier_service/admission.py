@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
 from outrider.rpc.address import MAX_ADDRESS_LEN
-from outrider.rpc.convert.bounds import bounded, finite, name, token_ids
+from outrider.rpc.convert.bounds import bounded, finite, name, num_entries, token_ids
 from outrider.rpc.convert.sampling import REJECTION, acceptance_name, noise_from_proto, sampling_from_proto
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.registry import PACINGS, make_pacing
@@ -90,7 +90,7 @@ class Admission:
         return prefix
 
     def _stop_ids(self, start: pb.DecodeStart, prefix: IntArray) -> frozenset[int]:
-        bounded("stop_token_ids", len(start.stop_token_ids), 0, MAX_STOP_TOKENS)
+        num_entries("stop_token_ids", len(start.stop_token_ids), 0, MAX_STOP_TOKENS)
         stop_ids = frozenset(token_ids("stop_token_ids", start.stop_token_ids).tolist())
         if stop_ids and not stop_ids.isdisjoint(prefix[start.num_prompt_tokens :].tolist()):
             raise InvalidRequest("prefix", "the answer in it has ended already: it holds a stop token")

@@ -15,7 +15,7 @@ from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.resolved import CheckedRequest
 from outrider.rpc.convert import acceptance_name, bounds, sampling_from_proto, seed_from_proto, token_ids
-from outrider.rpc.convert.bounds import bounded, finite
+from outrider.rpc.convert.bounds import bounded, finite, num_entries
 from outrider.rpc.convert.sampling import COUPLED
 from outrider.types.frames import MAX_SVIP_THRESHOLD
 from outrider.v1 import generation_pb2 as pb
@@ -81,7 +81,7 @@ def check_input(message: pb.GenerateRequest | pb.TokenizeRequest, limits: Gatewa
         wanted = "prompt, token_ids, chat" if isinstance(message, pb.GenerateRequest) else "text, chat"
         raise InvalidRequest("input", f"one of {wanted} must be set")
     if kind == "chat":
-        bounded("len(chat.messages)", len(message.chat.messages), 1, MAX_MESSAGES)
+        num_entries("chat.messages", len(message.chat.messages), 1, MAX_MESSAGES)
     if kind != "token_ids":
         _check_size(kind, message, limits)
     _check_all_known(message)
@@ -141,7 +141,7 @@ def _max_tokens(message: pb.GenerateRequest, served: ServedModel, limits: Gatewa
 
 
 def _stops(stops: Sequence[str]) -> tuple[str, ...]:
-    bounded("len(stop)", len(stops), 0, MAX_STOP_STRINGS)
+    num_entries("stop", len(stops), 0, MAX_STOP_STRINGS)
     for index, stop in enumerate(stops):
         if not 1 <= len(stop.encode()) <= MAX_STOP_BYTES:
             raise InvalidRequest(f"stop[{index}]", f"must have 1 to {MAX_STOP_BYTES} bytes, has {len(stop.encode())}")
@@ -149,7 +149,7 @@ def _stops(stops: Sequence[str]) -> tuple[str, ...]:
 
 
 def _stop_token_ids(message: pb.GenerateRequest, served: ServedModel) -> frozenset[int]:
-    bounded("len(stop_token_ids)", len(message.stop_token_ids), 0, MAX_STOP_TOKENS)
+    num_entries("stop_token_ids", len(message.stop_token_ids), 0, MAX_STOP_TOKENS)
     ids = frozenset(token_ids("stop_token_ids", message.stop_token_ids, served.identity.vocab_size).tolist())
     return ids if message.ignore_eos else ids | frozenset(served.identity.eos_token_ids)
 
@@ -194,7 +194,7 @@ def _resume_ids(
 
 def _resume_fingerprints(message: pb.GenerateRequest) -> frozenset[str]:
     """Whatever they are: a fingerprint that nobody has here is merely not the one that goes on."""
-    bounded("len(resume_fingerprints)", len(message.resume_fingerprints), 0, MAX_RESUME_FINGERPRINTS)
+    num_entries("resume_fingerprints", len(message.resume_fingerprints), 0, MAX_RESUME_FINGERPRINTS)
     for index, fingerprint in enumerate(message.resume_fingerprints):
         if not fingerprint:
             raise InvalidRequest(f"resume_fingerprints[{index}]", "is empty")

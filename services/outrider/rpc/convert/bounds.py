@@ -27,6 +27,13 @@ def bounded(field: str, value: int, low: int, high: int = MAX_POSITION) -> int:
     return value
 
 
+def num_entries(field: str, num: int, low: int, high: int) -> int:
+    """Of a repeated field: the number when it lies in [low, high]; raises InvalidRequest naming the field otherwise."""
+    if not low <= num <= high:
+        raise InvalidRequest(field, f"has {num} entries, must have {low} to {high}")
+    return num
+
+
 def finite(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
     """The value when it is a finite number in [low, high]; raises InvalidRequest otherwise."""
     if not (math.isfinite(value) and low <= value <= high):

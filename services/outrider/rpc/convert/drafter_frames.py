@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outrider.errors import InvalidRequest, ProtocolViolation
-from outrider.rpc.convert.bounds import bounded, integers, name, numbers, same_len, sentence, token_ids
+from outrider.rpc.convert.bounds import bounded, integers, name, num_entries, numbers, same_len, sentence, token_ids
 from outrider.rpc.convert.close import close_from_proto, close_to_proto
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
 from outrider.rpc.convert.link import BadFrame, FromDrafter, Pong, ToVerifier, Welcome
@@ -133,8 +133,8 @@ def _tail_to_proto(frame: Tail) -> pb.Tail:
 
 def _tail(message: pb.Tail) -> Tail:
     num_nodes = len(message.token_ids)
-    bounded("len(token_ids)", num_nodes, 0, MAX_TREE_NODES)
-    bounded("len(rows)", len(message.rows), 0, MAX_TREE_NODES + 1)
+    num_entries("token_ids", num_nodes, 0, MAX_TREE_NODES)
+    num_entries("rows", len(message.rows), 0, MAX_TREE_NODES + 1)
     same_len("parents", len(message.parents), "token_ids", num_nodes)
     if message.scores:
         same_len("scores", len(message.scores), "token_ids", num_nodes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outrider.errors import InvalidRequest, ProtocolViolation
-from outrider.rpc.convert.bounds import bounded, finite, integers, name, numbers, same_len, sentence, token_ids
+from outrider.rpc.convert.bounds import bounded, finite, integers, name, num_entries, numbers, same_len, sentence, token_ids
 from outrider.rpc.convert.close import close_from_proto, close_to_proto
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
 from outrider.rpc.convert.link import BadFrame, FromVerifier, Hello, Ping, ToDrafter
@@ -142,7 +142,7 @@ def _open_to_proto(frame: Open) -> pb.Open:
 def _open(message: pb.Open) -> Open:
     prefix_len = bounded("prefix_len", message.prefix_len, 1)
     tokens = token_ids("token_ids", message.token_ids)
-    bounded("len(token_ids)", len(tokens), 0, prefix_len)
+    num_entries("token_ids", len(tokens), 0, prefix_len)
     return Open(
         session=message.session,
         incarnation=message.incarnation,
