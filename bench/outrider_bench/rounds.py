@@ -22,6 +22,7 @@ from outrider.engine.config import DType, EngineConfig, EngineKind
 from outrider.engine.contract import Engine, EngineLimits
 from outrider.engine.load import load_engine
 from outrider.engine.replay_engine import ReplayEngine, ReplayScript, replay_identity
+from outrider.errors import InvalidRequest
 from outrider.types.identity import ModelIdentity, Numerics
 from outrider_bench.facts import measurement_facts
 from outrider_bench.markdown_table import markdown_table
@@ -38,6 +39,7 @@ NUM_MESSAGES = 100
 MESSAGE_TOKENS = (1, 13)
 NUM_REQUESTS = 100
 WARM_ROUNDS = 4
+LEAST_TOKENS = 2 + WARM_ROUNDS * (1 + DRAFT_LEN)  # of an answer: with guesses too a round is left between the first ones and the last
 REPLAY_VOCAB = 4096
 TOTAL = "ours in all"
 
@@ -63,9 +65,11 @@ class RoundCost:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and show; nothing can fail but the machine."""
+    """Measure and show; nothing can fail but the machine. Raises InvalidRequest for answers of too few rounds."""
     console = make_console()
     max_tokens = args.max_tokens or (QUICK_TOKENS if args.quick else MAX_TOKENS)
+    if max_tokens < LEAST_TOKENS:
+        raise InvalidRequest("--max-tokens", f"must be at least {LEAST_TOKENS} here, got {max_tokens}")
     repeats = args.repeats or (QUICK_REPEATS if args.quick else REPEATS)
     engines = {"replay": replay_engine(max_tokens), "target": target_engine(args.target, args.dtype)}
     costs = [cost for name, engine in engines.items() for cost in measure(name, engine, max_tokens, repeats)]

@@ -221,7 +221,7 @@ def test_the_cache_holds_every_request_of_the_largest_burst() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "named"), [(["--requests", "0"], "--requests"), (["--requests", "65"], "--requests"), (["--max-tokens", "1"], "--max-tokens"),
-                         (["--max-tokens", "4000"], "--max-tokens"), (["--repeats", "0"], "--repeats")],
+                         (["--max-tokens", "4000"], "--max-tokens")],
 )  # fmt: skip
 def test_amounts_that_cannot_be_are_refused_by_name(wrong: list[str], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):

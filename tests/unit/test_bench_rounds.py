@@ -5,15 +5,22 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
+from outrider.cli.__main__ import build_parser
 from outrider.engine import replay_engine as replay_module
 from outrider.engine.step_batch import build_batch
+from outrider.errors import InvalidRequest
 from outrider.types.identity import ModelIdentity
+from outrider_bench import rounds
 from outrider_bench.message_cost import MessageLoop
 from outrider_bench.part_clock import REST, PartClock
 from outrider_bench.round_loop import DRAFTER, RECONCILE, STEP, RoundLoop, Task
 from outrider_bench.rounds import (
     DRAFT_LEN,
+    LEAST_TOKENS,
     TOTAL,
+    WARM_ROUNDS,
     PartCost,
     RoundCost,
     as_table,
@@ -95,6 +102,18 @@ def test_a_target_answers_one_loop_after_another() -> None:
     answer = RoundLoop(engine, plain, PartClock()).run()
     assert RoundLoop(engine, plain, PartClock()).run() == answer
     assert RoundLoop(engine, Task("serial", DRAFT_LEN, NUM_STEPS, answer), PartClock()).run() == answer
+
+
+def test_the_shortest_answer_has_a_round_that_counts_and_a_shorter_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed for want of one when everything had been measured."""
+    engine = replay_engine(LEAST_TOKENS)
+    answer = RoundLoop(engine, Task("plain", None, LEAST_TOKENS), PartClock()).run()
+    clock = PartClock()
+    RoundLoop(engine, Task("serial", DRAFT_LEN, LEAST_TOKENS, answer), clock).run()
+    assert [found for found in clock.rounds if STEP in found][WARM_ROUNDS:-1]
+    monkeypatch.setattr(rounds, "target_engine", lambda model, dtype: pytest.fail("nothing is measured"))
+    with pytest.raises(InvalidRequest, match=f"--max-tokens: must be at least {LEAST_TOKENS} here, got {LEAST_TOKENS - 1}"):
+        rounds.run(build_parser().parse_args(["bench", "rounds", "--max-tokens", str(LEAST_TOKENS - 1)]))
 
 
 def test_calls_of_the_engine_do_not_depend_on_the_machine() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.cli.__main__ import main
+from outrider.cli.__main__ import build_parser, main
 from outrider_bench import simulate
 
 
@@ -54,3 +54,17 @@ def test_a_page_that_can_be_written_is_measured(tmp_path: Path, measured: list[s
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "simulate", "--out", "x.md"]) == 0
     assert measured == ["simulate"]
+
+
+@pytest.mark.parametrize("amount", ["--repeats", "--prompts", "--max-tokens", "--faults", "--jobs"])
+def test_nothing_is_not_an_amount_that_can_be_measured(amount: str, measured: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It was taken for the usual amount, and a run of twenty minutes began."""
+    with pytest.raises(SystemExit):
+        main(["bench", "simulate", amount, "0"])
+    assert f"argument {amount}: must be a whole number of at least 1, got 0" in capsys.readouterr().err
+    assert not measured
+
+
+def test_a_share_of_hardly_any_tokens_is_one_token() -> None:
+    plan = simulate.plan_of(build_parser().parse_args(["bench", "simulate", "--quick", "--share", "1e-9"]))
+    assert {cell.num_tokens(plan.share) for cell in plan.cells} == {1}

@@ -79,9 +79,7 @@ class Amount:
         max_tokens = args.max_tokens or (QUICK_MAX_TOKENS if quick else MAX_TOKENS)
         if not 2 <= max_tokens <= MAX_POSITIONS - PROMPT_LEN - SPARE_TOKENS:
             raise InvalidRequest("--max-tokens", f"must be in [2, {MAX_POSITIONS - PROMPT_LEN - SPARE_TOKENS}] here, got {max_tokens}")
-        repeats = args.repeats if args.repeats is not None else (QUICK_REPEATS if quick else REPEATS)
-        if repeats < 1:
-            raise InvalidRequest("--repeats", f"must be positive, got {repeats}")
+        repeats = args.repeats or (QUICK_REPEATS if quick else REPEATS)
         acceptances = tuple(args.replay_acceptances or (QUICK_ACCEPTANCES if quick else ACCEPTANCES))
         return Amount(acceptances, TEMPERATURES, requests, max_tokens, repeats)
 

@@ -94,8 +94,8 @@ class Cell:
         )
 
     def num_tokens(self, share: float) -> int:
-        """Tokens to simulate; share: of the usual number."""
-        return round(share * (BASE_TOKENS + TOKENS_PER_SESSION * self.num_sessions))
+        """Tokens to simulate, one at least; share: of the usual number."""
+        return max(1, round(share * (BASE_TOKENS + TOKENS_PER_SESSION * self.num_sessions)))
 
     def describe(self) -> str:
         """One line for people."""

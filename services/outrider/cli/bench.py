@@ -41,6 +41,7 @@ AS_SERVED = ("speed", "network", "machines", "load", "grid")  # in the dtype tha
 TARGET_SIZES = ("tiny", "1b", "3b", "8b")
 MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened", "spread", "enlarged")
 _SEED, _SOME = numbers.whole_number(0, numbers.MAX_INT64), numbers.whole_number(0)
+_COUNT = numbers.whole_number(1)  # of what is measured: of nothing there is no median
 _EXAMPLES = """examples:
   outrider bench                              everything: about twenty minutes on two cores
   outrider bench --quick                      few prompts, no tuning, no two machines: about four minutes
@@ -120,12 +121,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME",
         help="of those records, what holds the text (the first there is of prompt, turns, question, ...)",
     )
-    parser.add_argument("--repeats", type=_SOME, metavar="N", help="speed, peers: repetitions of each cell, for medians")
-    parser.add_argument("--prompts", type=_SOME, metavar="N", help="speed, peers: prompts of each task; identity: requests")
+    parser.add_argument("--repeats", type=_COUNT, metavar="N", help="speed, peers: repetitions of each cell, for medians")
+    parser.add_argument("--prompts", type=_COUNT, metavar="N", help="speed, peers: prompts of each task; identity: requests")
     parser.add_argument(
         "--prompt-seed", type=_SEED, default=23, metavar="N", help="of the prompts that are reported; others tune (%(default)s)"
     )
-    parser.add_argument("--max-tokens", type=_SOME, metavar="N", help="most tokens of an answer")
+    parser.add_argument("--max-tokens", type=_COUNT, metavar="N", help="most tokens of an answer")
     parser.add_argument("--quick", action="store_true", help="fewer prompts and repetitions, no tuning")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="also write the tables as markdown, and a plot beside it where matplotlib is"
@@ -134,7 +135,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_gpu(parser.add_argument_group("gpu (it replays drafts too), and peers on a card"))
     _add_simulation(parser.add_argument_group("simulate"))
     chaos = parser.add_argument_group("chaos")
-    chaos.add_argument("--faults", type=_SOME, metavar="N", help="how many (200; --quick: 16)")
+    chaos.add_argument("--faults", type=_COUNT, metavar="N", help="how many (200; --quick: 16)")
     chaos.add_argument("--fault-seed", type=_SEED, default=1, metavar="N", help="of the schedule (%(default)s)")
     parser.add_argument(
         "--machines", choices=("auto", "namespaces", "loopback"), default="auto",
@@ -211,7 +212,7 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--share", type=_positive, metavar="X", help="of the usual number of tokens a cell")
     group.add_argument("--drafter", choices=("chain", "session"), default="chain", help="reduced or real sessions (%(default)s)")
     group.add_argument("--sim-seed", type=_SEED, default=1, metavar="N", help="of the luck of drafts; fleet: of everything (%(default)s)")
-    group.add_argument("--jobs", type=numbers.whole_number(1), metavar="N", help="processes (as many as there are cores)")
+    group.add_argument("--jobs", type=_COUNT, metavar="N", help="processes (as many as there are cores)")
 
 
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
