@@ -45,7 +45,7 @@ class Amount:
     def of(args: argparse.Namespace) -> Amount:
         """From the command line."""
         delays_ms = args.delays_ms or (QUICK_DELAYS_MS if args.quick else DELAYS_MS)
-        delays_us = tuple(round(1000 * delay_ms) for delay_ms in delays_ms)
+        delays_us = tuple(dict.fromkeys(round(1000 * delay_ms) for delay_ms in delays_ms))
         few = (1, 64, 1) if args.quick else (4, 128, 5)
         return Amount(delays_us, tuple(args.tasks), args.prompts or few[0], args.max_tokens or few[1], args.repeats or few[2])
 

@@ -51,7 +51,8 @@ class Amount:
         """From the command line."""
         delays_ms = args.delays_ms or (QUICK_DELAYS_MS if args.quick else DELAYS_MS)
         acceptances = args.replay_acceptances or (QUICK_ACCEPTANCES if args.quick else ACCEPTANCES)
-        worlds = tuple(World(round(1000 * delay_ms), acceptance) for delay_ms in delays_ms for acceptance in acceptances)
+        named = (World(round(1000 * delay_ms), acceptance) for delay_ms in delays_ms for acceptance in acceptances)
+        worlds = tuple(dict.fromkeys(named))  # each once: two of one name would be taken for one cell with twice the answers
         if args.quick:
             return Amount(worlds, args.prompts or 1, args.max_tokens or 64, args.repeats or 1, QUICK_FIXED)
         return Amount(worlds, args.prompts or 2, args.max_tokens or 96, args.repeats or 5, FIXED)

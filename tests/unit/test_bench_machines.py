@@ -72,6 +72,7 @@ def test_the_amount_comes_from_the_command_line() -> None:
     assert (amount.delays_us, amount.tasks, amount.repeats) == ((0, 1_500), ("prose",), 2)
     assert amount.num_turns == 2 * (1 + len(POLICIES)) * 2
     assert Amount.of(parser.parse_args(["bench", "machines"])).delays_us == (0, 1_000, 5_000, 20_000)
+    assert Amount.of(parser.parse_args(["bench", "machines", "--delays-ms", "5", "1", "5"])).delays_us == (5_000, 1_000)
 
 
 def test_every_machine_has_an_address_of_its_own_and_the_wire_is_on_the_drafters() -> None:

@@ -93,6 +93,12 @@ def test_worlds_come_from_the_command_line_in_milliseconds() -> None:
     assert load.Amount.of(parser.parse_args(["bench", "load", "--replay-acceptances", "0.8"])).acceptances == (0.8,)
 
 
+def test_a_world_that_is_named_twice_is_measured_once() -> None:
+    """Its cell had twice the answers that there are prompts, at which the predictions failed when everything was measured."""
+    words = ["--delays-ms", "0", "0.0001", "5", "0", "--replay-acceptances", "0.9", "0.9"]
+    assert network.Amount.of(build_parser().parse_args(["bench", "network", *words])).worlds == (World(0, 0.9), World(5_000, 0.9))
+
+
 @pytest.mark.parametrize("wrong", [["--delays-ms", "-1"], ["--replay-acceptances", "1.5"]])
 def test_a_world_that_cannot_be_is_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
