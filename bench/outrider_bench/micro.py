@@ -22,6 +22,7 @@ from outrider_bench.measurement import Prompt
 
 PLAIN_TOKENS = 64
 MAX_ASKED = 5  # times, for an answer that does not come all at once
+PLAIN_POLICY = "plain"  # of an answer without drafts, by its name in the registry
 DRAFTED = DraftWishes("serial", no_lookup=True)
 OVERLAPPED = DraftWishes("pearl", no_lookup=True)
 
@@ -144,8 +145,8 @@ class MicroBenchmark:
         self._steps_us.append(further_step_us(first, answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
         asked = {policy: _ask(stack, self._prompt, self._temperature) for policy, stack in self._drafting.items()}
-        for policy, drafted in asked.items():
-            self._plans_us.setdefault(policy, []).append(planned_us(first, drafted))
+        for policy, given in {PLAIN_POLICY: answer, **asked}.items():
+            self._plans_us.setdefault(policy, []).append(planned_us(first, given))
         self._drafts.append(drafted_rounds(first, asked[DRAFTED.pacing]))
         if self._unlent is not None:
             self._beside.append(overlapped_steps(first, answer, asked[OVERLAPPED.pacing]))

@@ -16,7 +16,7 @@ from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import DRAFTED, MicroBenchmarks, steps_text
+from outrider_bench.micro import DRAFTED, PLAIN_POLICY, MicroBenchmarks, steps_text
 from outrider_bench.results import PLAIN, Cell, Recorder, Row
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.world import Phase, Shape, World
@@ -96,10 +96,13 @@ def _simulated_us(world: World, policy: str, num_tokens: int) -> float:
 
 
 def planned_by(policy: str, world: World, plan_us: Mapping[str, float]) -> World:
-    """The world in which a round beside guesses takes as long as this policy's plans let it: what it is known to take is that of the policy
-    it was measured with. plan_us: of a round in the service, by policy; nothing of a policy that was not asked."""
-    known_us = plan_us.get(DRAFTED.pacing, 0.0)
-    return replace(world, guess_us=max(0, round(world.guess_us + plan_us.get(policy, known_us) - known_us)))
+    """The world in which every round takes as long as this policy's plans let it, with guesses or without: what one is known to take beside
+    its step is plain decoding's, and what guesses add is that of the policy it was measured with. plan_us: of a round in the service, by
+    policy; as that one's of a policy that was not asked."""
+    known_us, plain_us = plan_us.get(DRAFTED.pacing, 0.0), plan_us.get(PLAIN_POLICY, 0.0)
+    own_us = plain_us if policy == PLAIN_POLICY else plan_us.get(policy, known_us)
+    overhead_us = max(0, round(world.step_overhead_us + own_us - plain_us))
+    return replace(world, step_overhead_us=overhead_us, guess_us=max(0, round(world.guess_us + plain_us - known_us)))
 
 
 def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
@@ -129,7 +132,7 @@ def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
 
 def policy_name(wishes: DraftWishes) -> str:
     """Of the registry."""
-    return "plain" if wishes.pacing == "off" else wishes.pacing
+    return PLAIN_POLICY if wishes.pacing == "off" else wishes.pacing
 
 
 def predicted(rows: Sequence[Row], wishes: Mapping[str, DraftWishes], at: Mapping[Cell, Circumstances], shapes: Shapes) -> list[Prediction]:

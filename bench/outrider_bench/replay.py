@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import Deployment
+from outrider.v1 import verifier_pb2
 from outrider_bench.contestants import DRAFTLESS, DraftWishes, Stack
 from outrider_bench.goals import stack_name
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmark
+from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.predictions import Circumstances
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
@@ -56,6 +57,19 @@ def replay_contestants(gateway: Connection, policies: Sequence[str], threads: st
     """Plain decoding, and each policy that drafts, with draft lengths of its own finding and no guesses but the drafter's."""
     names = {PLAIN: "off"} | {stack_name(policy): policy for policy in policies if policy not in DRAFTLESS}
     return [Stack(name, gateway, DraftWishes(policy, no_lookup=True), threads) for name, policy in names.items()]
+
+
+def micro_of_cells(
+    contestants: Sequence[Stack], info: verifier_pb2.VerifierServiceGetInfoResponse, apart: Prompt, temperature: float
+) -> MicroOfCells:
+    """For the cells of one temperature: picking a token costs what it costs there, which of a large vocabulary is not what it costs at 0.
+    contestants: as `replay_contestants` has them. info: of the verifier before its first request. apart: none of the cells' prompts."""
+    plain, policies = contestants[0], [each.wishes.pacing for each in contestants]
+
+    def begin(drafter: str) -> MicroBenchmark:
+        return MicroBenchmark(plain, info, drafter, apart, temperature, policies)
+
+    return MicroOfCells(begin, replayed_text(plain, apart, temperature))
 
 
 def measure_replay(

@@ -35,14 +35,13 @@ from outrider_bench.goals import (
     worst_cell,
 )
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.network_report import TwoMachines
 from outrider_bench.one_process import InOneProcess, twins
 from outrider_bench.plot import draw
 from outrider_bench.predictions import Prediction, predicted, shapes_in
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED, PromptSource, make_prompts, source_of
-from outrider_bench.replay import ACCEPTANCES, MicroOfCells, ReplayRun, measure_replay, replay_contestants
+from outrider_bench.replay import ACCEPTANCES, ReplayRun, measure_replay, micro_of_cells, replay_contestants
 from outrider_bench.report import HEADINGS, RECONCILING, as_json, cells, markdown
 from outrider_bench.results import MAX_FLIPS_PER_1000, Cell, Flip, Recorder, Row
 from outrider_bench.rows import rows_of
@@ -137,11 +136,8 @@ class SpeedRun:
         wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
 
-        def begin(drafter: str) -> MicroBenchmark:
-            return MicroBenchmark(contestants[0], served.verifier, drafter, apart, policies=[each.wishes.pacing for each in contestants])
-
-        micro = MicroOfCells(begin, replayed_text(contestants[0], apart))
         for temperature in self.amount.replay_temperatures:
+            micro = micro_of_cells(contestants, served.verifier, apart, temperature)
             run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.replay_repeats, self.step_us)
             at = measure_replay(served.deployment, contestants, run, self.recorder, micro, lambda: self.progress.advance(bar))
             found = rows_of(list(at), contestants, self.recorder, self._info)

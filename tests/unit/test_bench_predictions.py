@@ -19,7 +19,7 @@ from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
 from outrider_bench.micro import MAX_ASKED, PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, Pace, replayed_text, steps_text, token_us
 from outrider_bench.predictions import Circumstances, planned_by, predicted_tokens_per_s, shapes_in, world_of
-from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, record, replay_cell
+from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, micro_of_cells, record, replay_cell, replay_contestants
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.simulation.event_loop import Simulation, simulate
 from outrider_bench.simulation.text import text_of
@@ -150,7 +150,7 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
         "a round less its step of four rows, overhead, drafts and a message and back"
     )
     assert steps_text(found.verify) == "1: 2.00, 4: 5.00"
-    assert found.plan_us == {"serial": 60.0, "adaptive": 60.0}, "of sixteen rounds, the first left out"
+    assert found.plan_us == {"plain": 0.0, "serial": 60.0, "adaptive": 60.0}, "of sixteen rounds, the first left out"
     assert found.draft_slowdown == 1.0, "no cores are shared"
 
 
@@ -256,13 +256,25 @@ def test_a_token_beside_the_target_takes_as_long_as_all_that_were_guessed_there(
     assert world_of(DraftWishes("pearl"), replace(AT, micro=micro.result()), SHAPE).draft_slowdown == pytest.approx(slowdown)
 
 
-@pytest.mark.parametrize(("pacing", "guess_us"), [("plain", 100), ("serial", 100), ("pearl", 70), ("adaptive", 190), ("unasked", 100)])
-def test_a_round_takes_what_its_own_policys_plans_do(pacing: str, guess_us: int) -> None:
-    """It was measured under `serial`, 60 us of it plans; `adaptive`, whose plans take longer, was predicted too quick."""
-    plan_us = {"serial": 60.0, "pearl": 30.0, "adaptive": 150.0}
+@pytest.mark.parametrize(("pacing", "overhead_us"), [("plain", 100), ("serial", 150), ("pearl", 120), ("adaptive", 240), ("unasked", 150)])
+def test_a_round_takes_what_its_own_policys_plans_do(pacing: str, overhead_us: int) -> None:
+    """What guesses add was measured under `serial`, 50 us of it plans beyond plain decoding's; `adaptive`, whose plans take longer, was
+    predicted too quick: at first with guesses, and for long where it decodes plainly."""
+    plan_us = {"plain": 10.0, "serial": 60.0, "pearl": 30.0, "adaptive": 150.0}
     world = world_of(DraftWishes("serial"), replace(AT, micro=replace(MICRO, guess_us=100)), SHAPE)
-    assert planned_by(pacing, world, plan_us).guess_us == guess_us
+    planned = planned_by(pacing, world, plan_us)
+    assert (planned.step_overhead_us, planned.guess_us) == (overhead_us, 50)
     assert planned_by(pacing, world, {}) == world, "a service that does not tell"
+
+
+def test_plans_take_their_time_of_plain_rounds_too() -> None:
+    """A drafter that is always wrong: `adaptive` decodes plainly nearly all along, and still plans."""
+    plans_us = {"plain": 0.0, "serial": 0.0}
+    quick, slow = (
+        predicted_tokens_per_s(DraftWishes("adaptive"), replace(AT, acceptance=0.0, micro=replace(MICRO, plan_us=plans_us | own)), [SHAPE])
+        for own in ({"adaptive": 0.0}, {"adaptive": 210.0})
+    )
+    assert quick / slow == pytest.approx(1.1, rel=0.03), "a tenth of a round"
 
 
 def test_a_policy_whose_plans_take_longer_is_predicted_slower() -> None:
@@ -361,3 +373,22 @@ def test_the_micro_benchmark_is_sampled_all_along_a_cell(num_contestants: int) -
     assert max(len(turns) for turns in between) <= math.ceil(num_contestants / MAX_SAMPLES_A_REPETITION)
     assert min(len(turns) for turns in between[1:]) >= 1
     assert len(measured) - measured.count("micro") == 3 * num_contestants
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_replayed_cells_are_predicted_from_answers_of_their_own_temperature(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    """All were from answers at 0, where a pick among 131,072 ids takes a fraction of what it takes at 0.8."""
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    asked: list[float] = []
+
+    class Listening(Gateway):
+        def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
+            asked.append(request.sampling.temperature)
+            return super().ask(request)
+
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0])
+    contestants = replay_contestants(cast(Any, Listening([(0.010, 0.0025)] * 2)), ["serial"], "")
+    micro = micro_of_cells(contestants, info, Prompt("copying", (1,)), temperature)
+    micro.begin("unix:drafter").sample()
+    assert len(asked) == 4, "the text to replay; a first token, a plain answer and a drafted one"
+    assert asked == pytest.approx([temperature] * 4)
