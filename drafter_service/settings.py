@@ -83,6 +83,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
         raise InvalidRequest("--metrics-port", "a drafter in the verifier's process has the verifier's metrics; leave it out")
     engine = EngineConfig(
         model=given.model,
+        max_context=given.max_len,
         kind=EngineKind(given.engine),
         dtype=DType(given.dtype),
         weights=WeightFormat(given.weights),

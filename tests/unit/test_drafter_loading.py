@@ -40,6 +40,7 @@ def test_bounds_come_from_the_model_and_the_command_line(model: Path) -> None:
     small = loaded(model, "--max-len", "100", "--max-prefix-len", "60").bounds
     assert (small.max_len, small.max_prefix_len) == (100, 60)
     assert loaded(model, "--max-len", "100000").bounds.max_len == 512
+    assert loaded(model, "--max-len", "100").engine.limits.max_context == 100  # a model may be served up to there and no further
 
 
 def test_texts_that_the_source_would_not_read_are_refused() -> None:

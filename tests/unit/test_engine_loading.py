@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, MambaConfig, PreTrainedModel, T5Config, T5ForConditionalGeneration
+from transformers import LlamaConfig, MambaConfig, PhimoeConfig, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import fakes_models
 from outrider.engine.attention import StepAttention
@@ -23,7 +23,6 @@ from outrider.engine.lean_engine import is_lean
 from outrider.engine.load import load_engine
 from outrider.engine.model_files import find_model, weights_hash
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.transformers_engine import load_model
 from outrider.engine.transformers_forward import STEP_ARGUMENT, LayerTrace, TransformersForward, attention_forward
 from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vocabulary, vocabulary_of
 from outrider.errors import InvalidRequest, ModelRefused
@@ -56,22 +55,54 @@ def test_a_context_that_the_cache_cannot_hold_is_cut_to_what_it_can(
     assert engine.num_free_blocks == 0
 
 
-@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
-def test_rope_that_looks_at_the_longest_row_is_refused_by_the_probe(rope_type: str, tmp_path: Path) -> None:
-    rope: dict[str, Any] = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 4.0}
-    if rope_type == "longrope":
-        rope |= {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 32}
-    fakes_models.write_model(LlamaConfig(**fakes_models.TINY_SIZES, max_position_embeddings=128, rope_parameters=rope), tmp_path)
+def longrope(short: float, long: float) -> dict[str, Any]:
+    """Of heads of eight numbers, trained for texts of 32 tokens."""
+    factors = {"short_factor": [short] * 4, "long_factor": [long] * 4}
+    return {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32, **factors}
+
+
+def write_llama(directory: Path, rope: dict[str, Any]) -> PreTrainedModel:
+    return fakes_models.write_model(LlamaConfig(**fakes_models.TINY_SIZES, max_position_embeddings=128, rope_parameters=rope), directory)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
+def test_rope_that_looks_at_the_longest_row_is_refused(dtype: DType, tmp_path: Path) -> None:
+    """Also where what it does to the rows of the probe is less than bfloat16 may be off."""
+    write_llama(tmp_path, longrope(1.0, 1.01))
     assert not is_lean(EngineConfig(str(tmp_path)))
-    with pytest.raises(ModelRefused, match="longest row"):
-        load(tmp_path)
-    with pytest.raises(ModelRefused, match=rope_type):
+    with pytest.raises(ModelRefused, match=r"longest row.*--max-context 32"):
+        load(tmp_path, dtype=dtype)
+    with pytest.raises(ModelRefused, match="longrope"):
         load(tmp_path, EngineKind.LEAN)
 
 
-@pytest.mark.parametrize(("name", "has_table"), [("gpt2", True), ("opt", True), ("gemma2", False), ("phi3", False), ("gpt_neox", False)])
-def test_no_position_is_looked_up_beyond_a_table(name: str, has_table: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor says that it cannot; a card fails for good."""
+def test_rope_that_looks_at_the_longest_row_serves_texts_that_move_nothing(tmp_path: Path) -> None:
+    write_llama(tmp_path / "short", longrope(1.0, 3.0))
+    assert load(tmp_path / "short", max_context=32).identity.max_context == 32
+    write_llama(tmp_path / "dynamic", {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0})  # from 128 tokens on
+    assert load(tmp_path / "dynamic").identity.max_context == 128
+
+
+def test_rope_that_nobody_names_is_refused_by_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a model's own code may have it."""
+    write_llama(tmp_path, longrope(1.0, 3.0))
+    monkeypatch.setattr(TransformersForward, "check_context", lambda *_: None)
+    with pytest.raises(ModelRefused, match="a neighbour at position 127 changes a row's output"):
+        load(tmp_path)
+
+
+def test_a_window_that_is_in_masks_alone_is_refused(tmp_path: Path) -> None:
+    """The probe's texts are shorter than windows are."""
+    sizes = {**fakes_models.TINY_SIZES, "max_position_embeddings": 128, "pad_token_id": 0, "num_local_experts": 4}
+    fakes_models.write_model(PhimoeConfig(**sizes, sliding_window=100), tmp_path)
+    with pytest.raises(ModelRefused, match=r"hides what lies before its window of 100 tokens.*--max-context 100"):
+        load(tmp_path)
+    assert load(tmp_path, max_context=100).identity.max_context == 100
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt", "gemma2", "phi3"])
+def test_no_position_is_looked_up_beyond_the_context(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a table of them a processor says that it cannot; a card fails for good."""
     asked: list[int] = []
     hidden = TransformersForward.hidden
 
@@ -81,14 +112,8 @@ def test_no_position_is_looked_up_beyond_a_table(name: str, has_table: bool, tmp
 
     monkeypatch.setattr(TransformersForward, "hidden", noted)
     model = fakes_models.make_model(name, tmp_path)
-    assert TransformersForward(model_of(tmp_path)).has_position_table is has_table
     load(tmp_path, EngineKind.TRANSFORMERS)
-    most = model.config.max_position_embeddings
-    assert max(asked) < most if has_table else max(asked) == 2 * most
-
-
-def model_of(directory: Path) -> PreTrainedModel:
-    return load_model(find_model(str(directory)), EngineConfig(str(directory)))
+    assert max(asked) == model.config.max_position_embeddings - 1
 
 
 def test_attention_that_is_not_ours_is_refused() -> None:

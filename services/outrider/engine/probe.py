@@ -45,6 +45,8 @@ _PROBE_ROWS = 32  # all steps of the probe fit a bucket of a card
 _PROBE_CONTEXT = 64
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
 _NEIGHBOUR_TOLERANCE = {torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
+# the later, the more another frequency turns a row; but texts of any of these are short for a model that is served
+_NEAR_POSITIONS = (0, 1, 3, 7, 15, 31, 63, 127)
 _NO_NODES: IntArray = np.empty(0, np.int32)
 
 
@@ -57,24 +59,25 @@ class _Echo:
         return query + keys.repeat_interleave(query.shape[1] // keys.shape[1], dim=1)
 
 
-def probe_positions(forward: DecoderForward, device: str) -> None:
-    """Raise ModelRefused when a far neighbour changes a row: such a model cannot share a batch."""
-    near = torch.arange(4, device=device)
-    far_position = 2 * forward.shape.max_positions
+def probe_positions(forward: DecoderForward, device: str, max_context: int) -> None:
+    """Raise ModelRefused when a neighbour at the end of this context changes a row: such a model cannot share a batch."""
+    far_position = max(1, max_context - 1)
+    near = torch.tensor([position for position in _NEAR_POSITIONS if position < max(1, far_position // 8)], device=device)
+    tokens = torch.arange(len(near) + 1, device=device) % forward.shape.num_logits
     with torch.inference_mode():
-        alone = forward.hidden(near, near, _Echo())
-        try:
-            positions = torch.cat([near, near.new_tensor([far_position])])
-            far = forward.hidden(torch.cat([near, near[:1]]), positions, _Echo())
+        try:  # as many rows both times, so that nothing but the neighbour's position is another
+            alone, beside = (
+                forward.hidden(tokens, torch.cat([near, near.new_tensor([position])]), _Echo())[:-1] for position in (0, far_position)
+            )
         except (IndexError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "out of bounds" not in str(error):  # as `gather` says it
                 raise
             return  # a table of positions: rows cannot influence one another through it
-    change = float((far[:4] - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
+    change = float((beside - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
     if not change <= _NEIGHBOUR_TOLERANCE[alone.dtype]:
         raise ModelRefused(
             f"a neighbour at position {far_position} changes a row's output by {change:.2g} (RoPE frequencies chosen by the longest row, "
-            "as in dynamic or longrope scaling); such a model cannot be batched exactly"
+            "as in dynamic or longrope scaling); such a model cannot be batched exactly; a shorter --max-context may do"
         )
 
 

@@ -47,16 +47,15 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     dtype = TORCH_DTYPES[config.dtype]
     card = card_way(config, can_record=False)  # modules may ask the card for a number, which a recording cannot
+    max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
+    with refusing(f"the configuration of {type(model).__name__} does not say what an engine must know"):
+        forward.check_context(max_context)
     if config.probe:
         with refusing(f"{type(model).__name__} of {config.model!r} fails when it is checked, and cannot be served"):
-            if (
-                not forward.has_position_table
-            ):  # rows cannot influence one another through it; and a card does not survive to read behind it
-                probe_positions(forward, config.device)
+            probe_positions(forward, config.device, max_context)
             own = ComputedRows(own_logits(model))
             probe_batches(forward, own, dtype, dtype, config.device, vocabulary.size, invariant_shape(config))
             card = probed_way(card, forward, own, dtype, config.device)
-    max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, getattr(model.config.get_text_config(), "eos_token_id", None), vocabulary.size)
     backend = "transformers" if card is None else "transformers, card kernels"
     identity = model_identity(files, weights_hash(files), config, backend, vocabulary, max_context, eos)

@@ -9,6 +9,7 @@ logit scales come along. Must not know sequences, the cache's layout or sampling
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -129,7 +130,6 @@ class TransformersForward:
     def __init__(self, model: PreTrainedModel) -> None:
         trace = LayerTrace()
         rows = torch.arange(_TRACE_ROWS, device=model.device)
-        self._token_embedding = model.get_input_embeddings()
         with _refusing_architecture(model), torch.inference_mode():
             self._base, self._head, self._given = _split(model)
             hidden = self.hidden(rows, rows, trace)
@@ -138,6 +138,7 @@ class TransformersForward:
         with refusing(f"the configuration of {type(model).__name__} does not say what an engine must know"):
             with _refusing_architecture(model):
                 check_layers(trace, text_config)
+            self._masked_window = _masked_window(self._base, trace, text_config)
             layers = tuple(trace.shapes[layer] for layer in range(text_config.num_hidden_layers))
             self.windows = tuple(trace.windows[layer] for layer in range(text_config.num_hidden_layers))
             self._shape = DecoderShape(
@@ -149,13 +150,21 @@ class TransformersForward:
         """Sizes, known once loaded."""
         return self._shape
 
-    @property
-    def has_position_table(self) -> bool:
-        """Whether a row looks its position up where there is something for each position the model has, and nothing for later ones."""
-        embeddings = [part.weight for part in self._base.modules() if isinstance(part, nn.Embedding) and part is not self._token_embedding]
-        tables = [*embeddings, *(buffer for buffer in self._base.buffers() if buffer.ndim == 2)]
-        num_positions = self._shape.max_positions
-        return any(num_positions <= len(table) < 2 * num_positions for table in tables)
+    def check_context(self, max_context: int) -> None:
+        """Raise ModelRefused where texts of this context would get other answers than alone: because they choose the RoPE frequencies of
+        the rows beside them, or because a window is hidden in the masks that the model would make for another attention."""
+        for variant, most in (rope for part in self._base.modules() for rope in _moving_ropes(part)):
+            if max_context > most:
+                raise ModelRefused(
+                    f"RoPE of type {variant!r} takes other frequencies for all rows once the longest row is beyond position {most}; such a "
+                    f"model cannot be batched exactly but for texts of {most} tokens (--max-context {most}; a draft: --max-len {most})"
+                )
+        window = self._masked_window
+        if window is not None and max_context > window:
+            raise ModelRefused(
+                f"{type(self._base).__name__} hides what lies before its window of {window} tokens in a mask that is not made here; "
+                f"not supported but for texts of {window} tokens (--max-context {window}; a draft: --max-len {window})"
+            )
 
     def card_forward(self) -> None:
         """See DecoderForward."""
@@ -210,6 +219,26 @@ def check_layers(trace: LayerTrace, text_config: Any) -> None:
         if trace.windows[layer] != named:
             windows = f"the window {trace.windows[layer]} to its attention, the configuration names {named}"
             raise ModelRefused(f"layer {layer} of {family!r} tells {windows}; not supported")
+
+
+def _masked_window(base: nn.Module, trace: LayerTrace, text_config: Any) -> int | None:
+    """That of a model whose code makes masks with it and whose attention is told none (Phi-MoE). Where layers have types, `check_layers`
+    has looked; many a configuration names a window that its family does not look at."""
+    window: int | None = getattr(text_config, "sliding_window", None)
+    makes_masks = hasattr(sys.modules.get(type(base).__module__), "create_sliding_window_causal_mask")
+    is_told = any(trace.windows.values()) or bool(getattr(text_config, "layer_types", None))
+    return window if window and makes_masks and not is_told else None
+
+
+def _moving_ropes(part: Any) -> Iterator[tuple[str, int]]:
+    """Of a rotary embedding of transformers: its variants that go by the longest row, and the length that changes something."""
+    named = getattr(part, "rope_type", None)
+    for kind, variant in named.items() if isinstance(named, dict) else [(None, named)]:
+        if variant == "longrope":
+            parameters = part.config.rope_parameters
+            yield variant, int((parameters if kind is None else parameters[kind])["original_max_position_embeddings"])
+        elif isinstance(variant, str) and "dynamic" in variant:
+            yield variant, int(part.original_max_seq_len)
 
 
 def _split(model: PreTrainedModel) -> tuple[nn.Module, nn.Module, _GivenHidden]:
