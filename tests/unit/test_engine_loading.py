@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, MambaConfig, PhimoeConfig, PreTrainedModel, T5Config, T5ForConditionalGeneration
+from transformers import BloomConfig, LlamaConfig, MambaConfig, PhimoeConfig, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import fakes_models
 from outrider.engine.attention import StepAttention
@@ -133,6 +133,12 @@ def test_recurrent_models_are_refused(tmp_path: Path) -> None:
         MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1, bos_token_id=None, eos_token_id=None), tmp_path
     )
     with pytest.raises(ModelRefused, match=r"'mamba' cannot be served: .*recurrent state"):
+        load(tmp_path)
+
+
+def test_a_model_that_attends_by_itself_is_not_called_recurrent(tmp_path: Path) -> None:
+    fakes_models.write_model(BloomConfig(vocab_size=96, hidden_size=32, n_layer=1, n_head=4), tmp_path)
+    with pytest.raises(ModelRefused, match=r"layers \[0\] of 'bloom' do not attend .*or attention of the model's own"):
         load(tmp_path)
 
 

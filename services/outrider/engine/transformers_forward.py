@@ -210,7 +210,8 @@ def check_layers(trace: LayerTrace, text_config: Any) -> None:
         raise ModelRefused(f"layers {beyond} of {family!r} attend, and its configuration names {num_layers} layers; not supported")
     missing = sorted(set(range(num_layers)) - set(trace.shapes))
     if missing:
-        raise ModelRefused(f"layers {missing} of {family!r} have no softmax attention (recurrent or linear layers); not supported")
+        problem = "do not attend through transformers' attention interface (recurrent or linear layers, or attention of the model's own)"
+        raise ModelRefused(f"layers {missing} of {family!r} {problem}; not supported")
     kinds = () if family in UNWINDOWED_FAMILIES else getattr(text_config, "layer_types", None) or ()
     for layer, kind in enumerate(kinds):
         if kind not in ("full_attention", "sliding_attention"):
