@@ -62,7 +62,7 @@ def replay_contestants(gateway: Connection, policies: Sequence[str], threads: st
 def micro_of_cells(
     contestants: Sequence[Stack], info: verifier_pb2.VerifierServiceGetInfoResponse, apart: Prompt, temperature: float
 ) -> MicroOfCells:
-    """For the cells of one temperature: picking a token costs what it costs there, which of a large vocabulary is not what it costs at 0.
+    """For the cells of one temperature, asked at that temperature: what picking a token costs is not taken from another one's.
     contestants: as `replay_contestants` has them. info: of the verifier before its first request. apart: none of the cells' prompts."""
     plain, policies = contestants[0], [each.wishes.pacing for each in contestants]
 
