@@ -221,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--revision", default="")
     add("--trust-remote-code", action="store_true")
     add("--kv-blocks", type=int, default=0, help="KV blocks; 0 derives them from --kv-mib")
-    add("--kv-mib", type=int, default=256, help="MiB of KV cache")
+    add("--kv-mib", type=int, default=256, help="MiB of KV cache: answers take it as they grow; where it is full, the newest wait")
     add("--no-prefix-cache", action="store_true", help="read every prompt anew, though its beginning was read for another request")
     add("--max-rows", type=int, default=512, help="rows of one step at most")
     add("--max-context", type=int, default=0, help="positions per sequence; 0: the model's own")

@@ -377,7 +377,7 @@ def test_the_micro_benchmark_is_sampled_all_along_a_cell(num_contestants: int) -
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_replayed_cells_are_predicted_from_answers_of_their_own_temperature(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
-    """All were from answers at 0, where a pick among 131,072 ids takes a fraction of what it takes at 0.8."""
+    """All were from answers at 0; what a pick costs at one temperature is not taken for what it costs at another."""
     monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
     asked: list[float] = []
 
