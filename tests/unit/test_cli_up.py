@@ -27,8 +27,9 @@ WAIT_S, POLL_S = 60.0, 0.02
 AT_ONCE_S = 10.0
 # argv: a folder, and SERVES or DRAINS.
 UP = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have been told to ignore it, as by nohup
 from outrider.cli import up
 from outrider.cli.__main__ import end_on_signals, main
 from outrider.launch.deployment import Deployment, DeploymentSpec
