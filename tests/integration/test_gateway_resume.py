@@ -170,11 +170,19 @@ async def test_a_stream_that_resumes_by_itself_is_one_answer_wherever_its_gatewa
     fake = Stalling(SCRIPT, hurt_after=num_done)
     async with two_gateways(fake) as (lost, other):
         addresses = (lost.gateway.address, other.gateway.address)
-        running = asyncio.ensure_future(resumed(addresses, replace(REQUEST, seed=None)))
+        begun, events = asyncio.Event(), list[AnswerEvent]()
+
+        async def run() -> None:
+            async for event in generate_resuming(addresses, replace(REQUEST, seed=None), TIMEOUT_S):
+                events.append(event)
+                begun.set()
+
+        running = asyncio.ensure_future(run())
         await fake.reached.wait()
+        await begun.wait()  # who has heard nothing asks anew, and may get another seed
         assert fake.num_live == 1
         await lost.gateway.stop(0.0)
-        events = await running
+        await running
         await fake.wait_live(0)
         await other.idle()
     assert [delta.text for delta in deltas(events) if delta.text] == [delta.text for delta in deltas(whole) if delta.text]

@@ -155,10 +155,10 @@ def test_sizes_of_one_compile_too() -> None:
     ones = dict.fromkeys(("window", "num_heads", "head_stride", "slot_stride"), 1)
     constants = {
         "GROUP_LEN": 1, "HEAD_DIM": 16, "BLOCK_LEN": 16, "NUM_SPLITS": 1, "HAS_WINDOW": True, "HAS_SOFTCAP": False,
-        "WIDE": False, "MEMBERS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 16,
+        "HAS_SINKS": True, "WIDE": False, "MEMBERS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 16,
     }  # fmt: skip
     tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
-    types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values", "summed_out"), "*fp16")
+    types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values", "sinks", "summed_out"), "*fp16")
     types |= {"top_out": "*fp32", "weight_out": "*fp32", "inner": "fp32", "outer": "fp32"}
     assert compiled(triton_tree_attention._split_kernel, constants | ones, types)
     single = dict.fromkeys(("num_ids", "logits_stride", "part_stride", "touched_stride", "biases_stride"), 1)
