@@ -22,6 +22,7 @@ from outrider.engine.pick_walk import walk_picks
 from outrider.engine.prefix_index import PrefixIndex
 from outrider.engine.replay_cost import BusyClock, CountingClock, WaitingClock, linear_cost
 from outrider.engine.replay_engine import ReplayEngine, ReplayScript, replay_identity
+from outrider.engine.sequence_table import SequenceTable
 from outrider.errors import Overloaded
 from outrider.types.identity import incompatibility
 from outrider.types.sampling import NoiseAddress, SamplingParams
@@ -129,6 +130,21 @@ def test_what_grows_goes_on_where_it_ends_if_it_can() -> None:
     with pytest.raises(Overloaded):
         allocator.allocate(3, behind=3)
     assert allocator.num_free == 2
+
+
+def test_a_sequence_grows_where_it_ends_though_a_smaller_hole_would_do() -> None:
+    table = SequenceTable(replay_identity("fixture", 64, 63, 512), EngineLimits(64, 16, 12, 512))
+
+    def spec(num_blocks: int, first: int = 0) -> SequenceSpec:
+        return SequenceSpec(SamplingParams(), NoiseAddress(0), 0, 16 * num_blocks, 0, first_len=16 * first)
+
+    for sequence, one in enumerate((spec(4, 2), spec(4), spec(1), spec(2), spec(1))):
+        table.open(sequence, one)
+    table.close(1)
+    table.close(3)
+    table.reserve(0, 64)
+    assert table.state(0).table.blocks == [0, 1, 2, 3]
+    assert table.state(0).held_len == 64
 
 
 def keyed(index: PrefixIndex, *blocks: int) -> None:

@@ -5,6 +5,7 @@ Run: pytest tests/unit/test_verifier_answer_room.py
 
 from __future__ import annotations
 
+import logging
 import random
 
 import numpy as np
@@ -15,18 +16,21 @@ from fakes_scheduler import TABLE, Loop, ended
 from fakes_simulation import spec_of
 from outrider.errors import Overloaded
 from outrider.session.events import FinishReason, Keep, RoundPlanned, RoundVerified, Verify
+from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.plain import PlainPacing
 from outrider.telemetry import names
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types import text_room
 from outrider.types.step import StepPlan
 from outrider.types.text_room import first_len, next_len, wants_room
-from verifier_service.answer import AnswerStream, SessionRequest
+from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest
 from verifier_service.answer_room import AnswerRoom
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, OpenAsked
+from verifier_service.live_sessions import LiveSessions
 from verifier_service.prompt_kinds import PromptKind
 from verifier_service.session_priors import SessionPriors
+from verifier_service.step_planner import StepPlanner
 
 BLOCK_LEN = 4
 NO_END = frozenset[int]()
@@ -151,12 +155,55 @@ def test_one_that_is_parked_may_end() -> None:
 def test_who_comes_back_does_not_push_out_whom_it_gave_way_to() -> None:
     """It waits until those that are there could grow once more beside it."""
     hall = Hall(24)
-    hall.admit(60), hall.admit(60), hall.admit(60)
+    hall.admit(60), hall.admit(60)
+    new = hall.admit(60)
+    num_returned = 0
     while hall.sessions:
-        before = num_parked(hall.metrics)
+        was_parked = new.is_parked
+        others = [hosted for hosted in hall.sessions.values() if hosted is not new]
+        num_growing = sum(hosted.is_growing for hosted in others)
+        hall.room.make(hall.sessions, 0)
+        if was_parked and not new.is_parked:
+            num_returned += 1
+            assert hall.engine.num_free_blocks >= num_growing * 4
         hall.rounds()
-        assert num_parked(hall.metrics) - before <= 1
-    assert num_parked(hall.metrics) <= 6
+    assert num_returned > 0
+
+
+def live(num_blocks: int) -> tuple[LiveSessions, TableEngine]:
+    engine = TableEngine(TABLE, num_blocks=num_blocks, block_len=BLOCK_LEN)
+    return LiveSessions(engine, StepPlanner(4), 8, lambda num_sessions: CostCurve(((1, 1000.0),))), engine
+
+
+def test_nobody_comes_who_would_have_to_give_way_at_once() -> None:
+    sessions, engine = live(16)
+    for first in (1, 5):  # each holds 5 blocks, and grows by 4
+        sessions.open(stream([first, 2, 3], 45), stopping=False)
+    assert (len(sessions), engine.num_free_blocks) == (2, 6)
+    refused = stream([7, 2, 3], 45)
+    sessions.open(refused, stopping=False)
+    (message,) = [message for answer, message in sessions.take_outgoing().answers if answer is refused]
+    assert isinstance(message, SessionEnded)
+    assert isinstance(message.error, Overloaded)
+    assert "will grow into them" in str(message.error)
+    assert (len(sessions), engine.num_free_blocks) == (2, 6)
+
+
+def test_while_one_is_parked_nobody_comes_and_its_end_frees_nothing_twice(caplog: pytest.LogCaptureFixture) -> None:
+    sessions, engine = live(16)
+    parked = stream([5, 2, 3], 45)
+    for answer in (stream([1, 2, 3], 45), parked):
+        sessions.open(answer, stopping=False)
+    sessions._room._park(sessions[parked.handle])
+    refused = stream([7, 2, 3], 5)
+    sessions.open(refused, stopping=False)
+    (message,) = [message for answer, message in sessions.take_outgoing().answers if answer is refused]
+    assert isinstance(message, SessionEnded)
+    assert "wait for KV blocks" in str(message.error)
+    sessions.cancel(CancelAsked(parked, "enough"))
+    sessions.free_ended()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert (len(sessions), engine.num_open, sessions._room.num_parked) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("pacing", ["plain", "lookup", "adaptive"])
