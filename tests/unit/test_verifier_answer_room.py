@@ -189,6 +189,23 @@ def test_nobody_comes_who_would_have_to_give_way_at_once() -> None:
     assert (len(sessions), engine.num_free_blocks) == (2, 6)
 
 
+def test_one_that_is_parked_comes_back_when_the_others_could_still_grow() -> None:
+    sessions, engine = live(16)
+    old, parked = stream([1, 2, 3], 45), stream([5, 2, 3], 45)
+    for answer in (old, parked):
+        sessions.open(answer, stopping=False)
+    engine.reserve(old.handle, 36)
+    sessions[old.handle].held_len = 36
+    sessions._room._park(sessions[parked.handle])
+    sessions.make_room()
+    assert engine.num_free_blocks == 7, "room for its five, and then not for the four that the other wants next"
+    assert sessions[parked.handle].is_parked
+    sessions.cancel(CancelAsked(old, "enough"))
+    sessions.make_room()
+    assert not sessions[parked.handle].is_parked
+    assert engine.num_free_blocks == 16 - 5
+
+
 def test_while_one_is_parked_nobody_comes_and_its_end_frees_nothing_twice(caplog: pytest.LogCaptureFixture) -> None:
     sessions, engine = live(16)
     parked = stream([5, 2, 3], 45)
