@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from fakes import TableEngine, TruthTable
 from outrider.engine.config import EngineConfig
+from outrider.types.step import StepPlan, StepResult
 from outrider.v1 import generation_pb2, sampling_pb2
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
@@ -23,6 +25,31 @@ from verifier_service.settings import DraftDefaults, VerifierSettings
 TABLE = TruthTable(vocab_size=40, seed=3)
 PROMPT = [5, 6, 7, 8]
 CALL_TIMEOUT_S = 60.0
+
+
+class GatedEngine(TableEngine):
+    """From `gate` on it makes no step that is not allowed. num_made: of those."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLE)
+        self.num_made = 0
+        self._allowed: threading.Semaphore | None = None
+
+    def gate(self) -> None:
+        """One step is allowed, and the verifier has measured its steps by now."""
+        self._allowed = threading.Semaphore(1)
+
+    def allow(self, num_steps: int) -> None:
+        assert self._allowed is not None
+        self._allowed.release(num_steps)
+
+    def step(self, plan: StepPlan) -> StepResult:
+        if self._allowed is None:
+            return super().step(plan)
+        assert self._allowed.acquire(timeout=CALL_TIMEOUT_S)
+        result = super().step(plan)
+        self.num_made += 1
+        return result
 
 
 @dataclass

@@ -6,7 +6,6 @@ pytest tests/integration/test_verifier_callers.py
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,32 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from fakes import TableEngine
-from fakes_verifier_service import CALL_TIMEOUT_S, TABLE, serving, start
-from outrider.types.step import StepPlan, StepResult
+from fakes_verifier_service import CALL_TIMEOUT_S, GatedEngine, serving, start
 from outrider.v1 import verifier_pb2 as pb
 
 GARBAGE = b"\xff\xff\xff\xff"
 LONG = 1000
-
-
-class GatedEngine(TableEngine):
-    """From `gate` on it makes one step, and further ones as they are allowed."""
-
-    def __init__(self) -> None:
-        super().__init__(TABLE)
-        self._allowed: threading.Semaphore | None = None
-
-    def gate(self) -> None:
-        self._allowed = threading.Semaphore(1)
-
-    def allow(self, num_steps: int) -> None:
-        assert self._allowed is not None
-        self._allowed.release(num_steps)
-
-    def step(self, plan: StepPlan) -> StepResult:
-        assert self._allowed is None or self._allowed.acquire(timeout=CALL_TIMEOUT_S)
-        return super().step(plan)
 
 
 async def read_on(responses: AsyncIterator[pb.DecodeResponse], tokens: list[int]) -> None:

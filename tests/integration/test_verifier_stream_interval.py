@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fakes import TableEngine
-from fakes_verifier_service import CALL_TIMEOUT_S, TABLE, Serving, serving, start, truth
-from outrider.types.step import StepPlan, StepResult
+from fakes_verifier_service import CALL_TIMEOUT_S, TABLE, GatedEngine, Serving, serving, start, truth
 from outrider.v1 import generation_pb2
 from outrider.v1 import verifier_pb2 as pb
 from verifier_service.settings import MAX_STREAM_INTERVAL_MS
@@ -23,31 +21,6 @@ from verifier_service.settings import MAX_STREAM_INTERVAL_MS
 PLAIN = generation_pb2.DraftOptions(off=True)
 NUM_HELD = 8
 MANY = 2000
-
-
-class GatedEngine(TableEngine):
-    """From `gate` on it makes no step that is not allowed. num_made: of those."""
-
-    def __init__(self) -> None:
-        super().__init__(TABLE)
-        self.num_made = 0
-        self._allowed: threading.Semaphore | None = None
-
-    def gate(self) -> None:
-        """One step is allowed, and the verifier has measured its steps by now."""
-        self._allowed = threading.Semaphore(1)
-
-    def allow(self, num_steps: int) -> None:
-        assert self._allowed is not None
-        self._allowed.release(num_steps)
-
-    def step(self, plan: StepPlan) -> StepResult:
-        if self._allowed is None:
-            return super().step(plan)
-        assert self._allowed.acquire(timeout=CALL_TIMEOUT_S)
-        result = super().step(plan)
-        self.num_made += 1
-        return result
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(text_room, name, num)
 
 
-def stream(prompt: list[int], max_tokens: int, pacing: str = "plain") -> AnswerStream:
-    spec = spec_of(0, prompt, max_tokens, TABLE, stop_token_ids=NO_END, max_nodes=8, lookup=True, request_id=str(prompt))
+def stream(prompt: list[int], max_tokens: int, pacing: str = "plain", **changes: object) -> AnswerStream:
+    spec = spec_of(0, prompt, max_tokens, TABLE, stop_token_ids=NO_END, max_nodes=8, lookup=True, request_id=str(prompt), **changes)
     return AnswerStream(SessionRequest(spec, pacing, "coupled", None, None), lambda: None)
 
 
@@ -217,7 +217,15 @@ def test_while_one_is_parked_nobody_comes_and_its_end_frees_nothing_twice(caplog
     (message,) = [message for answer, message in sessions.take_outgoing().answers if answer is refused]
     assert isinstance(message, SessionEnded)
     assert "wait for KV blocks" in str(message.error)
+    begun = stream([8, 2, 3], 45, incarnation=2, num_prompt=2)
+    sessions.open(begun, stopping=False)
     sessions.cancel(CancelAsked(parked, "enough"))
+    sessions.free_ended()
+    sessions.open(refused, stopping=False)
+    assert len(sessions) == 1, "what became free is kept for the one that lost its verifier in the midst of its answer"
+    sessions.open(begun, stopping=False)
+    assert len(sessions) == 2
+    sessions.cancel(CancelAsked(begun, "enough"))
     sessions.free_ended()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert (len(sessions), engine.num_open, sessions._room.num_parked) == (1, 1, 0)
