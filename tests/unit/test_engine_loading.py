@@ -83,6 +83,14 @@ def test_rope_that_looks_at_the_longest_row_serves_texts_that_move_nothing(tmp_p
     assert load(tmp_path / "dynamic").identity.max_context == 128
 
 
+@pytest.mark.parametrize("kind", EngineKind)
+def test_yarn_reaches_as_far_as_its_factor(kind: EngineKind, tmp_path: Path) -> None:
+    yarn: dict[str, Any] = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+    for original, context in ((64, 256), (20, 128)):  # 128 positions are named
+        write_llama(tmp_path / str(original), yarn | {"original_max_position_embeddings": original})
+        assert load(tmp_path / str(original), kind).identity.max_context == context
+
+
 def test_rope_that_nobody_names_is_refused_by_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a model's own code may have it."""
     write_llama(tmp_path, longrope(1.0, 3.0))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from outrider.engine.admission import refusing
+from outrider.engine.context_len import context_len
 from outrider.engine.kept_files import KeptFiles, name_of
 from outrider.engine.model_files import ModelFiles
 from outrider.engine.served_families import LEAN_FAMILIES, UNWINDOWED_FAMILIES
@@ -121,7 +122,7 @@ def _sizes(config: Any) -> LeanSizes:
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
         mlp_len=config.intermediate_size,
         epsilon=config.rms_norm_eps,
-        max_positions=config.max_position_embeddings,
+        max_positions=context_len(config),
         windows=_windows(config),
     )
 

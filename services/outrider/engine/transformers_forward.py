@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from outrider.engine.admission import refusing
 from outrider.engine.attention import Scoring, StepAttention
+from outrider.engine.context_len import context_len
 from outrider.engine.decoder_forward import DecoderShape
 from outrider.engine.paged_cache import LayerShape, PagedCache
 from outrider.engine.served_families import UNWINDOWED_FAMILIES, architecture_refused, missing_output
@@ -141,9 +142,7 @@ class TransformersForward:
             self._masked_window = _masked_window(self._base, trace, text_config)
             layers = tuple(trace.shapes[layer] for layer in range(text_config.num_hidden_layers))
             self.windows = tuple(trace.windows[layer] for layer in range(text_config.num_hidden_layers))
-            self._shape = DecoderShape(
-                layers, int(hidden.shape[-1]), num_logits, int(text_config.max_position_embeddings), max(trace.group_lens.values())
-            )
+            self._shape = DecoderShape(layers, int(hidden.shape[-1]), num_logits, context_len(text_config), max(trace.group_lens.values()))
 
     @property
     def shape(self) -> DecoderShape:
