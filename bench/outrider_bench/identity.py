@@ -89,8 +89,11 @@ def run(args: argparse.Namespace) -> int:
     console.print(summary_table(reports))
     if args.out is not None:
         args.out.write_text(markdown(reports, num_cases, max_tokens))
+    failures = why_failed(reports)
+    for failure in failures:
+        console.print(failure, markup=False)
     print("RESULT " + json.dumps(result))
-    return 0 if result["identical"] and result["cells_prove_something"] and not result["oracle_beyond_ties_fp32"] else 1
+    return 1 if failures else 0
 
 
 def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases: int, max_tokens: int, oracle: Oracle) -> NumericsReport:
@@ -147,6 +150,21 @@ def verdict(reports: Sequence[NumericsReport]) -> dict[str, object]:
         result[f"{name}_plain_tokens_per_s"] = round(report.plain.num_tokens / report.plain.total_s, 1)
         result[f"{name}_drafted_tokens_per_s"] = round(report.drafted_tokens_per_s, 1)
     return result
+
+
+def why_failed(reports: Sequence[NumericsReport]) -> list[str]:
+    """A sentence for each thing that makes a run fail."""
+    found = []
+    for report in reports:
+        name = f"{report.dtype} {report.numerics}"
+        if report.numerics == "invariant" and report.num_differences:
+            found.append(f"{name}: {report.num_differences} answers are not those of plain decoding")
+        if report.numerics == "invariant" and report.dtype == "float32" and report.num_beyond_ties:
+            found.append(f"{name}: the oracle disagrees with {report.num_beyond_ties} tokens that no near tie explains")
+        if report.idle_cells:
+            few = "no guess was accepted, or none rejected, which proves nothing; ask for more --prompts"
+            found.append(f"{name}, {', '.join(report.idle_cells)}: {few}")
+    return found
 
 
 def show(report: NumericsReport, console: Console) -> None:
