@@ -21,6 +21,7 @@ from drafter_service.settings import DrafterSettings, parse_settings
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.exposition.endpoint import serving_metrics
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
+from outrider.rpc.listening import check_free
 from outrider.rpc.process_exit import exit_at_once
 from outrider.rpc.process_log import level_from_environment, start_log
 from outrider.rpc.server import RpcServer, ServerLimits, run_service, run_until_signal
@@ -38,6 +39,8 @@ async def serve(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) ->
     """
     from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
 
+    check_free("--listen", settings.listen)
+    check_free("--metrics-port", settings.metrics.listen)
     incarnation = time.time_ns()
     limits, num_threads = settings.limits, settings.engine.num_threads
     servicer = DrafterServicer(limits, num_threads, on_failure=_ask_for_drain, with_lanes=settings.lanes)

@@ -17,6 +17,7 @@ from drafter_service.settings import parse_settings as drafter_settings
 from outrider.errors import InvalidRequest
 from outrider.gateway.__main__ import parse_config
 from outrider.gateway.gateway import GatewayConfig, start_gateway
+from outrider.rpc.listening import check_free
 from outrider.rpc.process_exit import exit_at_once
 from pair_service.next_door import DrafterNextDoor, in_turns
 from verifier_service.process import run_verifier
@@ -64,6 +65,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         settings = parse(argv)
+        check_free("--listen", settings.gateway.listen)
+        check_free("--metrics-port", settings.gateway.metrics.listen)
     except InvalidRequest as error:
         print(f"machine_service: {error}", file=sys.stderr)
         return 2

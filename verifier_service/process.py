@@ -14,6 +14,7 @@ from outrider.engine.load import load_engine
 from outrider.errors import OutriderError
 from outrider.exposition.endpoint import serving_metrics
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
+from outrider.rpc.listening import check_free
 from outrider.rpc.process_log import level_from_environment, start_log
 from outrider.rpc.server import run_service, run_until_signal
 from verifier_service.fleet_entry import FleetEntry
@@ -67,6 +68,8 @@ async def _serve(
         codes.append(SUPERSEDED_EXIT_CODE)
         end_this_process()
 
+    check_free("--listen", (settings.listen,))
+    check_free("--metrics-port", settings.metrics.listen)
     incarnation = time.time_ns()
     server = VerifierServer(settings, load, on_death, load_resident)
     try:

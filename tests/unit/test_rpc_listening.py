@@ -9,13 +9,18 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from drafter_service.__main__ import serve_loaded
+from drafter_service.settings import parse_settings as drafter_settings
 from outrider.errors import InvalidRequest
 from outrider.rpc.channel import open_channel, wait_ready
-from outrider.rpc.listening import check_unserved, why_not
+from outrider.rpc.listening import check_free, check_unserved, why_not
 from outrider.rpc.server import RpcServer
+from verifier_service.process import serve_engine
+from verifier_service.settings import parse_settings as verifier_settings
 
 WAIT_S = 30.0
 
@@ -74,3 +79,30 @@ def test_the_systems_reason_is_said(folder: Path) -> None:
     assert why_not(f"unix:{folder}/file") == "Address already in use"
     assert [path.name for path in folder.iterdir()] == ["file"]
     assert (folder / "file").read_text() == "somebody's"
+
+
+def test_what_is_free_or_left_over_may_be_listened_at(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(f"{folder}/left.sock")
+    check_free("--listen", ("127.0.0.1:0", f"unix:{folder}/free.sock", f"unix:{folder}/left.sock"))
+    assert [path.name for path in folder.iterdir()] == ["left.sock"], "what was tried leaves nothing, and takes nothing away"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(InvalidRequest, match=f"--listen: cannot bind {address}: Address already in use; end what listens there"):
+            check_free("--listen", ("127.0.0.1:0", address))
+
+
+@pytest.mark.usefixtures("own_process")
+@pytest.mark.parametrize("option", ["--listen", "--metrics-port"])
+def test_a_taken_address_is_noticed_before_a_model_is_loaded(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> NoReturn:
+        raise AssertionError("nothing is loaded for an address that is taken")
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        taken_option = [option, str(port) if option == "--metrics-port" else f"127.0.0.1:{port}"]
+        options = ["--model", "m", "--listen", "127.0.0.1:0", *taken_option]
+        assert serve_engine(verifier_settings(options), load) == 2
+        assert f"verifier_service: {option}: cannot bind 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+        assert serve_loaded(drafter_settings(options if option == "--metrics-port" else options[:2] + taken_option), load) == 2
+        assert f"drafter_service: {option}: cannot bind 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err

@@ -5,10 +5,7 @@ Run: pytest tests/unit/test_verifier_process.py
 
 from __future__ import annotations
 
-import logging
-import signal
 import sys
-from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -16,16 +13,6 @@ import pytest
 from outrider.errors import ModelRefused
 from verifier_service.process import SWITCH_INTERVAL_S, serve_engine
 from verifier_service.settings import parse_settings
-
-
-@pytest.fixture
-def own_process() -> Iterator[None]:
-    """What a process of its own would keep to itself."""
-    interval_s, handler, log_handlers = sys.getswitchinterval(), signal.getsignal(signal.SIGINT), logging.root.handlers[:]
-    yield
-    sys.setswitchinterval(interval_s)
-    signal.signal(signal.SIGINT, handler)
-    logging.root.handlers[:] = log_handlers
 
 
 @pytest.mark.usefixtures("own_process")

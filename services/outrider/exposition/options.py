@@ -21,6 +21,11 @@ class MetricsAddress:
     host: str = DEFAULT_HOST
     port: int | None = None
 
+    @property
+    def listen(self) -> tuple[str, ...]:
+        """`host:port`, or nothing."""
+        return () if self.port is None else (f"{self.host}:{self.port}",)
+
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
         if self.port is None and self.host != DEFAULT_HOST:

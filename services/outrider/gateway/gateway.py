@@ -25,6 +25,7 @@ from outrider.gateway.servicer import SERVICE_NAME, GenerationServicer
 from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import REFRESH_S, VerifierPool
+from outrider.rpc.listening import check_free
 from outrider.rpc.server import NOTHING_ELSE, Drain, RpcServer, ServerLimits, run_until_signal
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity, Numerics
@@ -109,6 +110,8 @@ async def start_gateway(config: GatewayConfig, channels: Mapping[str, grpc.aio.C
     """Connect, load, bind, serve. channels: to verifiers of this process, by address.
 
     Raises Unavailable (no verifier in time), ModelRefused (no tokenizer, or not the target's), InvalidRequest (an address)."""
+    check_free("--listen", config.listen)
+    check_free("--metrics-port", config.metrics.listen)
     pool = VerifierPool(config.verifiers, config.liveness, channels)
     coordinators = Coordinators(config.coordinators, config.coordination) if config.coordinators else None
     metrics = LocalMetrics()

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from outrider.errors import InvalidRequest
 
 _UNIX = "unix:"
 REMEDY = "end what listens there, or name another address"
+
+
+def check_free(field: str, addresses: Sequence[str]) -> None:
+    """Raise InvalidRequest for the first of them at which nobody could listen now: asked before what takes long, as loading a model."""
+    for address in addresses:
+        check_unserved(field, address)
+        if problem := "" if _is_left_over(address) else why_not(address):
+            raise InvalidRequest(field, f"cannot bind {address}: {problem}; {REMEDY}")
 
 
 def check_unserved(field: str, address: str) -> None:
@@ -41,6 +50,11 @@ def why_not(address: str) -> str:
     except OSError as error:
         return str(error.strerror or error)
     return ""
+
+
+def _is_left_over(address: str) -> bool:
+    """Whether it is a unix socket's name; behind `check_unserved` that is one which grpc takes over."""
+    return address.startswith(_UNIX) and Path(address.removeprefix(_UNIX)).is_socket()
 
 
 def _try_unix(path: Path) -> None:
