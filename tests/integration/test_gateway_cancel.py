@@ -246,6 +246,21 @@ async def test_a_slow_reader_that_reads_on_gets_everything() -> None:
     assert kinds == ["delta"] * 300 + ["finished", "done"]
 
 
+@pytest.mark.parametrize("num_samples", [1, 2])
+async def test_who_stays_and_takes_nothing_is_not_waited_for_without_end(num_samples: int) -> None:
+    fake = FakeVerifier([40] * 300, logprob_rows=WIDE_ROWS)
+    async with gateway_over(fake, limits=GatewayLimits(max_unread_s=0.4)) as under_test:
+        call = under_test.stub.Generate(pb.GenerateRequest(prompt="hi", n=num_samples, top_logprobs=1, max_tokens=300))
+        assert (await call.read()).HasField("started")
+        await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+        await fake.wait_live(0)
+        await under_test.idle()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(_count(call), IDLE_TIMEOUT_S)
+    assert caught.value.code() is grpc.StatusCode.CANCELLED
+    assert "has taken nothing of its answer for 0.4 s" in str(caught.value.details())
+
+
 async def _rest(call: Any) -> AsyncIterator[pb.GenerateResponse]:
     while (message := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
         yield message

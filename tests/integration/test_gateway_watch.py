@@ -1,4 +1,4 @@
-"""Who watches over a gateway's verifiers goes on watching, whatever a topology says in the midst of it.
+"""Who watches over a gateway's verifiers goes on watching, whatever a topology says in the midst of it, and knows what each holds now.
 
 Run: pytest tests/integration/test_gateway_watch.py
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
-from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, serving
+from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, fake_identity, serving
 from outrider.errors import Unavailable
 from outrider.gateway import verifiers
 from outrider.gateway.topology import Topology
@@ -78,3 +80,26 @@ async def test_one_that_stays_away_is_told_of_once_and_so_is_its_return(caplog: 
         await pool.close()
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"verifier {address} is left out: loading", f"verifier {address} answers again"]
+
+
+async def test_contexts_are_those_of_verifiers_that_take_requests_now() -> None:
+    fakes = [FakeVerifier([5, 3], identity=fake_identity(max_context=context)) for context in (400, 300)]
+    readiness = asyncio.Queue[bool]()
+    async with AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(serving(fake)) for fake in fakes]
+        pool = VerifierPool(addresses)
+        await pool.connect(IDLE_TIMEOUT_S)
+        assert sorted(pool.contexts) == [300, 400]
+        fakes[0].identity = fake_identity(max_context=200)  # as if it were restarted with a smaller cache
+        pool.watch(readiness.put, 0.0)
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            while sorted(pool.contexts) != [200, 300]:
+                await readiness.get()
+            fakes[1].refuse_info = Unavailable("loading")
+            while sorted(pool.contexts) != [200]:
+                await readiness.get()
+            fakes[1].refuse_info, fakes[1].identity = None, replace(fakes[1].identity, fingerprint="ee" * 16)
+            while not all(one.identity for one in pool._verifiers):
+                await readiness.get()
+        assert sorted(pool.contexts) == [200], "a reserve takes no requests"
+        await pool.close()

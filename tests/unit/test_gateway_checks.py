@@ -281,3 +281,16 @@ def test_the_adapter_a_verifier_serves_may_be_named() -> None:
     assert resolved(served=served, adapter="math").checked.adapter == "math"
     with pytest.raises(UnsupportedParameter, match=r"^adapter: '' is not served here; this model serves 'math'"):
         resolved(served=served)
+
+
+@pytest.mark.parametrize(("num_prompt", "num_resumed", "context"), [(10, 0, 50), (49, 0, 50), (50, 0, 100), (49, 1, 100), (99, 0, 100)])
+def test_without_max_tokens_an_answer_may_be_as_long_as_the_smallest_verifier_that_takes_it_allows(
+    num_prompt: int, num_resumed: int, context: int
+) -> None:
+    served = replace(SERVED, identity=replace(SERVED.identity, max_context=77), contexts=(100, 50))
+    ids: dict[str, Any] = {"prompt": None, "token_ids": pb.TokenIds(ids=[5] * num_prompt)}
+    got = resolved(served=served, resume_token_ids=[5] * num_resumed, **ids)
+    assert got.max_tokens == context - num_prompt
+    assert resolved(served=served, max_tokens=100 - num_prompt, **ids).max_tokens == 100 - num_prompt, "one that asks may have the largest"
+    with pytest.raises(DoesNotFit, match="of 100"):
+        resolved(served=served, max_tokens=101 - num_prompt, **ids)

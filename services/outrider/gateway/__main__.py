@@ -20,6 +20,7 @@ from outrider.gateway.limits import (
     MAX_LIVE_REQUESTS,
     MAX_LIVE_SAMPLES,
     MAX_PROMPT_BYTES,
+    MAX_UNREAD_S,
     PLACE_TIMEOUT_S,
     FailoverLimits,
     GatewayLimits,
@@ -36,6 +37,7 @@ _MIB = 2**20
 # gRPC counts both in 32 bits.
 MOST_MESSAGE_MIB = 1024
 MOST_CONCURRENT_RPCS = 1_000_000
+MOST_UNREAD_S = 86_400
 _T = TypeVar("_T")
 
 _DESCRIPTION = """\
@@ -66,6 +68,7 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         max_prompt_tokens=options.max_prompt_tokens,
         max_completion_tokens=options.max_completion_tokens,
         max_prompt_bytes=options.max_prompt_bytes,
+        max_unread_s=options.max_unread_s,
     )
     config = GatewayConfig(
         listen=_or_usage(parser, lambda: _addresses("--listen", options.listen or [DEFAULT_LISTEN])),
@@ -191,6 +194,13 @@ def _add_life_cycle(parser: argparse.ArgumentParser) -> None:
         default=PLACE_TIMEOUT_S,
         metavar="S",
         help="an answer that lost its verifier waits this long for another, or for the same one started anew (default %(default)s)",
+    )
+    life.add_argument(
+        "--max-unread-s",
+        type=whole_number(1, MOST_UNREAD_S),
+        default=MAX_UNREAD_S,
+        metavar="S",
+        help="an answer of which its client takes nothing for this long is ended (default %(default)s)",
     )
     life.add_argument("--drain-grace-s", type=seconds, default=DRAIN_GRACE_S, metavar="S", help="for live answers (default %(default)s)")
     add_metrics_options(life)

@@ -134,7 +134,7 @@ def _max_tokens(message: pb.GenerateRequest, served: ServedModel, limits: Gatewa
     if not message.HasField("max_tokens"):
         return None
     bounded("max_tokens", message.max_tokens, 1)
-    most = limits.completion_tokens(served.identity)
+    most = limits.completion_tokens(served.max_context)
     if message.max_tokens > most:
         raise DoesNotFit("max_tokens", f"is {message.max_tokens}, at most {most} here")
     return message.max_tokens
@@ -180,7 +180,7 @@ def _resume_ids(
 ) -> tuple[int, ...]:
     if not message.resume_token_ids:
         return ()
-    most = limits.completion_tokens(served.identity)
+    most = limits.completion_tokens(served.max_context)
     if len(message.resume_token_ids) > most:
         raise DoesNotFit("resume_token_ids", f"has {len(message.resume_token_ids)} ids, at most {most} here")
     if num_samples != 1:

@@ -29,6 +29,11 @@ class ClientStream:
         self._late: asyncio.Task[None] | None = None  # writes what waited too long
         self._pending: Uncut | None = None
 
+    @property
+    def unread(self) -> Uncut | None:
+        """The message under way, which waits for its reader; None while there is none."""
+        return None if self._pending is None or self._pending.is_over else self._pending
+
     async def write(self, *responses: pb.GenerateResponse) -> None:
         """Return when grpc has taken the messages, which waits for the reader's flow control, or when they wait for what follows; an
         interruption leaves them under way."""

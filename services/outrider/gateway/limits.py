@@ -15,6 +15,7 @@ MAX_LIVE_REQUESTS = 64
 MAX_LIVE_SAMPLES = 128
 MAX_PROMPT_BYTES = 2**20
 MAX_QUEUED_EVENTS = 16
+MAX_UNREAD_S = 120
 DRAIN_GRACE_S = 10.0
 
 # A stopped verifier is found within SILENCE_S, a fifth of it, and PROBE_TIMEOUT_S.
@@ -38,7 +39,8 @@ HANDOVER_TIMEOUT_S = 2.0
 class GatewayLimits:
     """max_live_requests, max_live_samples: more are RESOURCE_EXHAUSTED. max_prompt_tokens, max_completion_tokens: None means what the
     context leaves. max_prompt_bytes: text of a prompt or conversation before tokenisation. max_queued_events: messages of one answer
-    of several samples that may wait for a slow reader before its verifier streams are no longer read; with one sample none waits."""
+    of several samples that may wait for a slow reader before its verifier streams are no longer read; with one sample none waits.
+    max_unread_s: a request whose client leaves a message unread for this long is ended."""
 
     max_live_requests: int = MAX_LIVE_REQUESTS
     max_live_samples: int = MAX_LIVE_SAMPLES
@@ -46,15 +48,16 @@ class GatewayLimits:
     max_completion_tokens: int | None = None
     max_prompt_bytes: int = MAX_PROMPT_BYTES
     max_queued_events: int = MAX_QUEUED_EVENTS
+    max_unread_s: float = MAX_UNREAD_S
 
-    def prompt_tokens(self, identity: ModelIdentity) -> int:
+    def prompt_tokens(self, max_context: int) -> int:
         """Most prompt tokens: one position of the context must be left for the answer."""
-        room = identity.max_context - 1
+        room = max_context - 1
         return room if self.max_prompt_tokens is None else min(room, self.max_prompt_tokens)
 
-    def completion_tokens(self, identity: ModelIdentity) -> int:
+    def completion_tokens(self, max_context: int) -> int:
         """Most tokens of one answer."""
-        room = identity.max_context - 1
+        room = max_context - 1
         return room if self.max_completion_tokens is None else min(room, self.max_completion_tokens)
 
 
@@ -103,7 +106,21 @@ class FailoverLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The target as clients name it. name: what answers are labelled with; a request may also use identity.model."""
+    """The target as clients name it. name: what answers are labelled with; a request may also use identity.model.
+
+    contexts: of the verifiers that take requests now, which may hold more or less of the model's; empty: the identity's.
+    """
 
     name: str
     identity: ModelIdentity
+    contexts: tuple[int, ...] = ()
+
+    @property
+    def max_context(self) -> int:
+        """The largest: a request that asks for more fits nowhere."""
+        return max(self.contexts, default=self.identity.max_context)
+
+    def context_for(self, num_prompt: int) -> int:
+        """The smallest that leaves such a prompt an answer: one that asks for no length may then be decoded, and go on, wherever its prompt
+        fits. The largest where none does."""
+        return min((context for context in self.contexts if context > num_prompt), default=self.max_context)

@@ -99,16 +99,17 @@ def resolve(
     num_prompt = len(ids)
     if num_prompt == 0:
         raise InvalidRequest(kind, "has no tokens")
-    most = limits.prompt_tokens(served.identity)
+    most = limits.prompt_tokens(served.max_context)
     if num_prompt > most:
         raise DoesNotFit(kind, f"has {num_prompt} tokens, at most {most} here")
     token_ids(kind, ids, served.identity.vocab_size)
-    room = served.identity.max_context - num_prompt
+    room = served.max_context - num_prompt
     max_tokens = checked.max_tokens
     if max_tokens is None:
-        max_tokens = min(room, limits.completion_tokens(served.identity))
+        context = served.context_for(num_prompt + len(checked.resume_ids))
+        max_tokens = min(context - num_prompt, limits.completion_tokens(context))
     elif max_tokens > room:
-        raise DoesNotFit("max_tokens", f"is {max_tokens}, but {num_prompt} prompt tokens leave {room} of {served.identity.max_context}")
+        raise DoesNotFit("max_tokens", f"is {max_tokens}, but {num_prompt} prompt tokens leave {room} of {served.max_context}")
     if len(checked.resume_ids) > max_tokens:
         raise InvalidRequest("resume_token_ids", f"has {len(checked.resume_ids)} ids, but no answer has more than max_tokens, {max_tokens}")
     seed = secrets.randbits(64) if checked.seed is None else checked.seed

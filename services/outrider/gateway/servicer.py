@@ -28,6 +28,7 @@ from outrider.gateway.request_run import RequestRun
 from outrider.gateway.resolved import prompt_ids, resolve
 from outrider.gateway.sample_run import Emit
 from outrider.gateway.tokenizer import ModelTokenizer
+from outrider.gateway.unread import UnreadAnswers
 from outrider.gateway.verifiers import VerifierPool
 from outrider.gateway.whole_answer import WholeAnswer
 from outrider.rpc.context import Context, propagated_metadata, remaining_s
@@ -74,6 +75,7 @@ class GenerationServicer(GenerationServiceServicer):
         idleness = Idleness(audit.max_live)
         self._auditor = Auditor(audit, pool, idleness, self.metrics, model_name)
         self._live = LiveRequests(limits, idleness.observe)
+        self._unread = UnreadAnswers(limits.max_unread_s)
         self._runs: set[RequestRun] = set()
         self._gateway_id = f"gw-{secrets.token_hex(4)}"
         self._serials = itertools.count()
@@ -82,7 +84,8 @@ class GenerationServicer(GenerationServiceServicer):
         """See generation.proto. Writes wait for the reader, and nothing reads ahead of the writes beyond the bounded queue."""
         stream = ClientStream(context)
         try:
-            await self._serve(request, context, stream.write)
+            async with self._unread.watched(stream):
+                await self._serve(request, context, stream.write)
         except OutriderError:
             await stream.settle()
             raise
@@ -104,12 +107,12 @@ class GenerationServicer(GenerationServiceServicer):
     async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Context) -> pb.GetModelInfoResponse:
         """See generation.proto. The target and its pairs as the first verifier that answers tells them now."""
         info = await self._verifier_info()
-        identity = self._pool.identity
+        served = self._served()
         return pb.GetModelInfoResponse(
             target=info.identity,
             drafters=[pair.identity for pair in info.pairs if pair.connected],
-            max_prompt_tokens=self._limits.prompt_tokens(identity),
-            max_completion_tokens=self._limits.completion_tokens(identity),
+            max_prompt_tokens=self._limits.prompt_tokens(served.max_context),
+            max_completion_tokens=self._limits.completion_tokens(served.max_context),
             max_live_requests=self._limits.max_live_requests,
             has_chat_template=self._tokenizer.chat_template is not None,
             live=self.live_counts(),
@@ -166,10 +169,10 @@ class GenerationServicer(GenerationServiceServicer):
             await self._answer(message, arrived_s, context, emit)
 
     async def _answer(self, message: pb.GenerateRequest, arrived_s: float, context: Context, emit: Emit) -> None:
-        served = ServedModel(self._model_name, self._pool.identity)
+        served = self._served()
         checked = check_request(message, served, self._limits)
         async with self._live.admit(message.request_id, checked.num_samples, takes_over=checked.takes_over) as request_id:
-            most = self._limits.prompt_tokens(served.identity)
+            most = self._limits.prompt_tokens(served.max_context)
             ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer, most))
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
             metadata = propagated_metadata(context)
@@ -203,6 +206,9 @@ class GenerationServicer(GenerationServiceServicer):
             await run.run(self._pool, self._tokenizer, timeout_s, metadata, emit)
         finally:
             self._runs.discard(run)
+
+    def _served(self) -> ServedModel:
+        return ServedModel(self._model_name, self._pool.identity, self._pool.contexts)
 
     async def _verifier_info(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
         refusal: OutriderError = Unavailable("no verifier answers; retry later")

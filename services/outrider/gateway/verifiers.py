@@ -133,6 +133,15 @@ class VerifierPool:
         return self._identity
 
     @property
+    def contexts(self) -> tuple[int, ...]:
+        """Of those of `identity`'s fingerprint that answer and do not drain: each may hold more or less than the one that answered first,
+        or than it held itself before it was restarted."""
+        fingerprint = self.identity.fingerprint
+        return tuple(
+            one.identity.max_context for one in self._verifiers if one.identity and one.fingerprint == fingerprint and not one.draining
+        )
+
+    @property
     def knows_nobody(self) -> bool:
         """Whether there is no verifier that could be asked."""
         return not self._verifiers

@@ -23,6 +23,11 @@ class Uncut:
         self._waited: asyncio.Future[Any] | None = None
         self._is_over = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the coroutine has ended."""
+        return self._is_over
+
     async def rest(self) -> None:
         """Return when the coroutine has; raises what it raises. Nothing is left of one that has ended, however."""
         while not self._is_over:
