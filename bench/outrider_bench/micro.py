@@ -103,6 +103,21 @@ class Pace:
         return CostCurve(tuple(zip(rows, itertools.accumulate(times_us, max), strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Of a plain answer: round_us between tokens, step_us of a step but the first, first_us until its first token. drafts, beside: of the
+    same in turns, and overlapped where cores are lent. trips_us: of messages. plans_us: in a round, by policy."""
+
+    repetition: int
+    round_us: float
+    step_us: float
+    first_us: float
+    drafts: DraftedRounds
+    beside: OverlappedSteps | None
+    trips_us: tuple[float, ...]
+    plans_us: Mapping[str, float]
+
+
 class MicroBenchmark:
     """Samples taken between the turns of a cell, so that whatever drifts falls on both alike; medians in the end.
 
@@ -129,69 +144,78 @@ class MicroBenchmark:
         self._identity = info.identity
         self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
         self._max_rows = info.max_rows
-        self._rounds_us: list[float] = []
-        self._steps_us: list[float] = []
-        self._firsts_us: list[float] = []
-        self._drafts: list[DraftedRounds] = []
-        self._beside: list[OverlappedSteps] = []
-        self._trips_us: list[float] = []
-        self._plans_us: dict[str, list[float]] = {}
+        self._samples: list[Sample] = []
 
-    def sample(self) -> None:
-        """One plain answer and its first token alone, the same one drafted under each policy, and messages."""
+    def sample(self, repetition: int = 0) -> None:
+        """One plain answer and its first token alone, the same one drafted under each policy, and messages. repetition: of the cell."""
         first = _ask(self._plain, self._prompt, self._temperature, 1)
         answer = _ask(self._plain, self._prompt, self._temperature)
-        self._rounds_us.append(token_us(answer))
-        self._steps_us.append(further_step_us(first, answer))
-        self._firsts_us.append(1e6 * answer.first_token_s)
         asked = {policy: _ask(stack, self._prompt, self._temperature) for policy, stack in self._drafting.items()}
-        for policy, given in {PLAIN_POLICY: answer, **asked}.items():
-            self._plans_us.setdefault(policy, []).append(planned_us(first, given))
-        self._drafts.append(drafted_rounds(first, asked[DRAFTED.pacing]))
-        if self._unlent is not None:
-            self._beside.append(overlapped_steps(first, answer, asked[OVERLAPPED.pacing]))
-        self._trips_us += round_trips_us(self._drafter, self._identity)
+        answers = {PLAIN_POLICY: answer, **asked}
+        self._samples.append(
+            Sample(
+                repetition,
+                token_us(answer),
+                further_step_us(first, answer),
+                1e6 * answer.first_token_s,
+                drafted_rounds(first, asked[DRAFTED.pacing]),
+                None if self._unlent is None else overlapped_steps(first, answer, asked[OVERLAPPED.pacing]),
+                tuple(round_trips_us(self._drafter, self._identity)),
+                {policy: planned_us(first, given) for policy, given in answers.items()},
+            )
+        )
 
     def result(self) -> MicroBenchmarks:
         """Of all samples, of which there is at least one."""
-        round_us = statistics.median(self._rounds_us)
+        return self._result(self._samples)
+
+    def by_repetition(self) -> tuple[MicroBenchmarks, ...]:
+        """Of each repetition's samples alone; each has had at least one."""
+        numbers = sorted({sample.repetition for sample in self._samples})
+        return tuple(self._result([sample for sample in self._samples if sample.repetition == number]) for number in numbers)
+
+    def _result(self, samples: Sequence[Sample]) -> MicroBenchmarks:
+        round_us = statistics.median(sample.round_us for sample in samples)
         # The machine's pace has changed since the curve was measured; a round holds its step all the same.
-        pace = self._pace(min(round_us, statistics.median(self._steps_us)))
+        drafts = [sample.drafts for sample in samples]
+        pace = self._pace(min(round_us, statistics.median(sample.step_us for sample in samples)), drafts)
         verify = pace.apply(self._verify)
         overhead_us = max(0, round(round_us - verify.verify_us(1)))
         reading_us = verify.verify_us(len(self._prompt.token_ids)) + overhead_us
-        request_us = statistics.median(self._firsts_us) - reading_us
-        trip_us = statistics.median(self._trips_us)
-        draft_us = statistics.median(drafts.draft_us for drafts in self._drafts)
-        guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
-        plan_us = {name: statistics.median(found) for name, found in self._plans_us.items()}
-        beside = self._unlent_now(verify), plan_us, self._draft_slowdown(draft_us)
+        request_us = statistics.median(sample.first_us for sample in samples) - reading_us
+        trip_us = statistics.median(trip_us for sample in samples for trip_us in sample.trips_us)
+        draft_us = statistics.median(each.draft_us for each in drafts)
+        guess_us = max(0, round(statistics.median(each.beyond_us(verify) for each in drafts) - overhead_us - trip_us))
+        plan_us = {name: statistics.median(sample.plans_us[name] for sample in samples) for name in samples[0].plans_us}
+        overlapped = [sample.beside for sample in samples if sample.beside is not None]
+        beside = self._unlent_now(verify, overlapped), plan_us, _draft_slowdown(draft_us, overlapped)
         return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, *beside)
 
-    def _draft_slowdown(self, alone_us: float) -> float:
-        """alone_us: of a token in turns. Sharing cores makes nothing faster."""
-        if not self._beside or not alone_us:
-            return 1.0
-        return max(1.0, statistics.median(steps.draft_us for steps in self._beside) / alone_us)
-
-    def _pace(self, plain_us: float) -> Pace:
+    def _pace(self, plain_us: float, drafts: Sequence[DraftedRounds]) -> Pace:
         """plain_us: of a step of one row, now."""
-        num_rows = 1.0 + statistics.median(drafts.num_guesses for drafts in self._drafts)
-        of_many = statistics.median(drafts.step_us / drafts.told_us(self._verify) for drafts in self._drafts)
+        num_rows = 1.0 + statistics.median(each.num_guesses for each in drafts)
+        of_many = statistics.median(each.step_us / each.told_us(self._verify) for each in drafts)
         return Pace(1.0, plain_us / self._verify.verify_us(1), num_rows, of_many)
 
-    def _unlent_now(self, verify: CostCurve) -> CostCurve | None:
+    def _unlent_now(self, verify: CostCurve, beside: Sequence[OverlappedSteps]) -> CostCurve | None:
         """Of steps beside a drafter at work, by those of an overlapped answer and its prompt's. verify: of the others, now: sharing cores
         makes nothing faster."""
         measured = self._unlent
         if measured is None:
             return None
-        num_rows = statistics.median(steps.num_rows for steps in self._beside)
-        of_few = statistics.median(steps.step_us / verify_between(measured, steps.num_rows) for steps in self._beside)
+        num_rows = statistics.median(steps.num_rows for steps in beside)
+        of_few = statistics.median(steps.step_us / verify_between(measured, steps.num_rows) for steps in beside)
         num_read = len(self._prompt.token_ids)
-        reading_us = verify.verify_us(num_read) + statistics.median(steps.late_us for steps in self._beside)
+        reading_us = verify.verify_us(num_read) + statistics.median(steps.late_us for steps in beside)
         paced = Pace(num_rows, of_few, num_read, reading_us / measured.verify_us(num_read)).apply(measured)
         return CostCurve(tuple((rows, max(us, verify.verify_us(rows))) for rows, us in paced.points))
+
+
+def _draft_slowdown(alone_us: float, beside: Sequence[OverlappedSteps]) -> float:
+    """alone_us: of a token in turns. Sharing cores makes nothing faster."""
+    if not beside or not alone_us:
+        return 1.0
+    return max(1.0, statistics.median(steps.draft_us for steps in beside) / alone_us)
 
 
 def steps_text(curve: CostCurve) -> str:

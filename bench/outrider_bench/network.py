@@ -92,7 +92,9 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
             pair.play(world)
             micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart, policies=policies)
             record(cell_of(world), contestants, run, recorder, micro, lambda: progress.advance(bar))
-            at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us, args.replay_hedge_acceptance)
+            at[cell_of(world)] = Circumstances(
+                micro.result(), world.acceptance, REPLAY_SEED, world.delay_us, args.replay_hedge_acceptance, micro.by_repetition()
+            )
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)
     judged = [judge(world, [row for row in rows if row.cell == cell_of(world)]) for world in amount.worlds]
     wishes = {contestant.name: contestant.wishes for contestant in contestants}

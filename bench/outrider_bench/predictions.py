@@ -7,6 +7,7 @@ learning. Nothing is fitted on a cell: the difference is what the simulator does
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.markdown_table import markdown_table
-from outrider_bench.measurement import Prompt
+from outrider_bench.measurement import Prompt, times
 from outrider_bench.micro import DRAFTED, PLAIN_POLICY, MicroBenchmarks, steps_text
 from outrider_bench.results import PLAIN, Cell, Recorder, Row
 from outrider_bench.simulation.event_loop import simulate
@@ -44,13 +45,15 @@ Shapes = Callable[[Cell], list[Shape]]
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What replayed drafts meet in a cell. acceptance: of each token, decided by seed and position. delay_us: the network's, one way.
-    hedge_acceptance: of the second choice where the first is wrong; 0: the drafter sends none."""
+    hedge_acceptance: of the second choice where the first is wrong; 0: the drafter sends none. by_repetition: the micro-benchmarks of each
+    repetition of the cell alone; empty: they were not told apart."""
 
     micro: MicroBenchmarks
     acceptance: float
     seed: int
     delay_us: int
     hedge_acceptance: float = 0.0
+    by_repetition: tuple[MicroBenchmarks, ...] = ()
 
     @property
     def message_us(self) -> int:
@@ -60,16 +63,20 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A measured row and the simulator's tokens per second for it, and from what."""
+    """A measured row and the simulator's tokens per second for it, and from what. by_repetition: of each repetition, from its own
+    micro-benchmarks; empty where they were not told apart."""
 
     row: Row
     at: Circumstances
     tokens_per_s: float
+    by_repetition: tuple[float, ...] = ()
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured."""
-        return self.tokens_per_s / self.row.summary.tokens_per_s
+        """Predicted over measured: within each repetition, whose minute is that of its micro-benchmarks, and the median of those."""
+        if not self.by_repetition:
+            return self.tokens_per_s / self.row.summary.tokens_per_s
+        return times(self.by_repetition, self.row.speeds)
 
     @property
     def error(self) -> float:
@@ -139,8 +146,10 @@ def predicted(rows: Sequence[Row], wishes: Mapping[str, DraftWishes], at: Mappin
     """A prediction for every row. wishes: by contestant; at, shapes: by cell."""
     found = []
     for row in rows:
-        speed = predicted_tokens_per_s(wishes[row.contestant], at[row.cell], shapes(row.cell))
-        found.append(Prediction(row, at[row.cell], speed))
+        wanted, where, asked = wishes[row.contestant], at[row.cell], shapes(row.cell)
+        speeds = tuple(predicted_tokens_per_s(wanted, replace(where, micro=micro), asked) for micro in where.by_repetition)
+        speed = statistics.median(speeds) if speeds else predicted_tokens_per_s(wanted, where, asked)
+        found.append(Prediction(row, where, speed, speeds))
     return found
 
 

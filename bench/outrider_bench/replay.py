@@ -97,7 +97,7 @@ def measure_replay(
         cell = replay_cell(acceptance, run.temperature)
         samples = micro.begin(drafter)
         record(cell, contestants, run, recorder, samples, on_answers)
-        cells[cell] = Circumstances(samples.result(), acceptance, REPLAY_SEED, 0)
+        cells[cell] = Circumstances(samples.result(), acceptance, REPLAY_SEED, 0, by_repetition=samples.by_repetition())
     return cells
 
 
@@ -110,7 +110,7 @@ def record(
     every = math.ceil(len(contestants) / MAX_SAMPLES_A_REPETITION)
     for place, turn in enumerate(turns([cell], len(contestants), run.repeats)):
         if place % every == 0:
-            micro.sample()
+            micro.sample(turn.repetition)
         contestant = contestants[turn.contestant]
         for seed, prompt in enumerate(run.prompts):
             recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))

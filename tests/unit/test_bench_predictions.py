@@ -16,11 +16,11 @@ from outrider.session.pacing.registry import make_pacing
 from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench import micro as micro_module
 from outrider_bench.contestants import DraftWishes, Stack
-from outrider_bench.measurement import Answer, Prompt
+from outrider_bench.measurement import Answer, Prompt, Summary
 from outrider_bench.micro import MAX_ASKED, PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, Pace, replayed_text, steps_text, token_us
-from outrider_bench.predictions import Circumstances, planned_by, predicted_tokens_per_s, shapes_in, world_of
+from outrider_bench.predictions import Circumstances, planned_by, predicted, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, micro_of_cells, record, replay_cell, replay_contestants
-from outrider_bench.results import PLAIN, Cell, Recorder
+from outrider_bench.results import PLAIN, Cell, Recorder, Row
 from outrider_bench.simulation.event_loop import Simulation, simulate
 from outrider_bench.simulation.text import text_of
 from outrider_bench.simulation.world import Shape
@@ -152,6 +152,32 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
     assert steps_text(found.verify) == "1: 2.00, 4: 5.00"
     assert found.plan_us == {"plain": 0.0, "serial": 60.0, "adaptive": 60.0}, "of sixteen rounds, the first left out"
     assert found.draft_slowdown == 1.0, "no cores are shared"
+
+
+def test_each_repetition_has_the_micro_benchmarks_of_its_own_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    gateway = Gateway([(0.010, 0.0025), (0.010, 0.0035), (0.010, 0.0045)])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0])
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
+    for repetition in (0, 1, 1):
+        micro.sample(repetition)
+    assert [each.step_overhead_us for each in micro.by_repetition()] == [500, 2000]
+    assert micro.result().step_overhead_us == 1500
+
+
+def test_a_machine_whose_pace_changes_between_repetitions_is_predicted_in_each_of_them() -> None:
+    """Medians over a cell may be of different minutes: here three repetitions of five are twice as slow, and the measured median is of
+    another than the predicted one."""
+    cell, wishes = Cell("replayed", 0.0), DraftWishes("off")
+    slow = replace(MICRO, verify=CostCurve(((1, 4200.0), (16, 4200.0))), step_overhead_us=0)
+    micros = (MICRO, slow, slow, MICRO, slow)
+    speeds = tuple(predicted_tokens_per_s(wishes, replace(AT, micro=micro), [SHAPE]) for micro in micros)
+    row = Row(cell, PLAIN, Summary(speeds[0], 1.0, 0.0, 1.0, 0.0, 0.9, 0.0, 100), 0.5, None, speeds)
+    at = {cell: replace(AT, by_repetition=micros)}
+    (found,) = predicted([row], {PLAIN: wishes}, at, lambda _: [SHAPE])
+    assert found.tokens_per_s == speeds[1]
+    assert found.ratio == 1.0
+    assert replace(found, by_repetition=()).error == pytest.approx(0.5, abs=0.02), "by medians of the cell"
 
 
 @pytest.mark.parametrize("num_stalled", [1, 4, 5])
@@ -349,15 +375,17 @@ class Turns:
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self._log = name, log
+        self.repetitions: list[int] = []
 
     def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
         """One token."""
         self._log.append(self.name)
         return Answer((1,), 1.0, 1.0)
 
-    def sample(self) -> None:
+    def sample(self, repetition: int) -> None:
         """One."""
         self._log.append(self.name)
+        self.repetitions.append(repetition)
 
 
 @pytest.mark.parametrize("num_contestants", [1, 4, 10])
@@ -366,7 +394,9 @@ def test_the_micro_benchmark_is_sampled_all_along_a_cell(num_contestants: int) -
     log: list[str] = []
     contestants = [Turns(str(number), log) for number in range(num_contestants)]
     run = ReplayRun((Prompt("copying", (1,)),), 0.0, 4, 3, 100)
-    record(replay_cell(0.6, 0.0), cast(Any, contestants), run, Recorder(), cast(Any, Turns("micro", log)), lambda: None)
+    micro = Turns("micro", log)
+    record(replay_cell(0.6, 0.0), cast(Any, contestants), run, Recorder(), cast(Any, micro), lambda: None)
+    assert sorted(set(micro.repetitions)) == [0, 1, 2], "each repetition has its own"
     measured = log[num_contestants:]  # behind the answers that warm
     between = "".join("m" if name == "micro" else "." for name in measured).split("m")
     assert between[0] == "", "each turn has a sample before it"
