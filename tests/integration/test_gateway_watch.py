@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, fake_identity, serving
+from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, fake_identity, gateway_over, serving
 from outrider.errors import Unavailable
 from outrider.gateway import verifiers
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, Verifier, VerifierPool
+from outrider.types.generation import GenerationRequest
 
 GONE = "127.0.0.1:1"
 
@@ -103,3 +104,15 @@ async def test_contexts_are_those_of_verifiers_that_take_requests_now() -> None:
                 await readiness.get()
         assert sorted(pool.contexts) == [200], "a reserve takes no requests"
         await pool.close()
+
+
+@pytest.mark.parametrize("contexts", [(400, 300), (300, 400)])
+async def test_an_answer_without_a_length_may_go_on_at_any_verifier_that_takes_its_prompt(contexts: tuple[int, int]) -> None:
+    fakes = [FakeVerifier([5, 3], identity=fake_identity(max_context=context)) for context in contexts]
+    async with gateway_over(*fakes) as under_test:
+        answered = [await under_test.client.generate_once(GenerationRequest(prompt="hi")) for _ in contexts]
+        info = await under_test.client.model_info()
+    starts = [start for fake in fakes for start in fake.starts]
+    assert len(starts) == len(answered) == 2, "they take turns"
+    assert [start.num_prompt_tokens + start.max_tokens for start in starts] == [300, 300]
+    assert info.max_completion_tokens == 399

@@ -5,6 +5,7 @@ pytest tests/unit/test_rpc_listening.py
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ import pytest
 
 from drafter_service.__main__ import serve_loaded
 from drafter_service.settings import parse_settings as drafter_settings
+from machine_service.__main__ import main as run_machine
 from outrider.errors import InvalidRequest
+from outrider.gateway.__main__ import parse_config
+from outrider.gateway.gateway import start_gateway
 from outrider.rpc.channel import open_channel, wait_ready
 from outrider.rpc.listening import check_free, check_unserved, why_not
 from outrider.rpc.server import RpcServer
@@ -106,3 +110,8 @@ def test_a_taken_address_is_noticed_before_a_model_is_loaded(option: str, capsys
         assert f"verifier_service: {option}: cannot bind 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
         assert serve_loaded(drafter_settings(options if option == "--metrics-port" else options[:2] + taken_option), load) == 2
         assert f"drafter_service: {option}: cannot bind 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+        gateway = ["--verifier", "127.0.0.1:1", "--verifier-timeout-s", "600", "--listen", "127.0.0.1:0", *taken_option]
+        with pytest.raises(InvalidRequest, match=f"{option}: cannot bind 127.0.0.1:{port}: Address already in use"):
+            asyncio.run(start_gateway(parse_config(gateway)[0]))
+        assert run_machine([*options[:2], "--", "--", *(taken_option if option == "--listen" else options[2:])]) == 2
+        assert f"machine_service: {option}: cannot bind 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err

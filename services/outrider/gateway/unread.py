@@ -56,10 +56,8 @@ class UnreadAnswers:
 
     def _look_at(self, stream: ClientStream, interruption: Interruption, now_s: float) -> None:
         unread, (seen, since_s) = stream.unread, self._seen.get(stream, (None, now_s))
-        if unread is None:
-            self._seen.pop(stream, None)
-        elif unread is not seen:
+        if unread is not None and unread is not seen:
             self._seen[stream] = (unread, now_s)
-        elif now_s - since_s >= self._max_unread_s:
+        elif unread is not None and now_s - since_s >= self._max_unread_s:
             problem = f"the client has taken nothing of its answer for {self._max_unread_s:g} s; the same seed gives the same tokens again"
             interruption.interrupt(Cancelled(problem))
