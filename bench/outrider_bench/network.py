@@ -20,7 +20,7 @@ from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.measurement import Prompt
 from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.network_report import GOAL, TwoMachines, draw, judge, markdown, result, show
-from outrider_bench.predictions import Circumstances, predicted, shapes_in
+from outrider_bench.predictions import Circumstances, circumstances, predicted, shapes_in
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED, make_prompts, source_of
 from outrider_bench.replay import REPLAY_SEED, ReplayRun, record
@@ -92,9 +92,7 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
             pair.play(world)
             micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart, policies=policies)
             record(cell_of(world), contestants, run, recorder, micro, lambda: progress.advance(bar))
-            at[cell_of(world)] = Circumstances(
-                micro.result(), world.acceptance, REPLAY_SEED, world.delay_us, args.replay_hedge_acceptance, micro.by_repetition()
-            )
+            at[cell_of(world)] = circumstances(micro, world.acceptance, REPLAY_SEED, world.delay_us, args.replay_hedge_acceptance)
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)
     judged = [judge(world, [row for row in rows if row.cell == cell_of(world)]) for world in amount.worlds]
     wishes = {contestant.name: contestant.wishes for contestant in contestants}

@@ -17,7 +17,7 @@ from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt, times
-from outrider_bench.micro import DRAFTED, PLAIN_POLICY, MicroBenchmarks, steps_text
+from outrider_bench.micro import DRAFTED, PLAIN_POLICY, MicroBenchmark, MicroBenchmarks, steps_text
 from outrider_bench.results import PLAIN, Cell, Recorder, Row
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.world import Phase, Shape, World
@@ -59,6 +59,11 @@ class Circumstances:
     def message_us(self) -> int:
         """What a message takes beside the delay, one way."""
         return max(0, round(self.micro.round_trip_us / 2) - self.delay_us)
+
+
+def circumstances(micro: MicroBenchmark, acceptance: float, seed: int, delay_us: int = 0, hedge_acceptance: float = 0.0) -> Circumstances:
+    """Of a cell that was measured: what is sampled of it is over."""
+    return Circumstances(micro.result(), acceptance, seed, delay_us, hedge_acceptance, micro.by_repetition())
 
 
 @dataclass(frozen=True, slots=True)

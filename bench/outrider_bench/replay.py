@@ -19,7 +19,7 @@ from outrider_bench.contestants import DRAFTLESS, DraftWishes, Stack
 from outrider_bench.goals import stack_name
 from outrider_bench.measurement import Prompt
 from outrider_bench.micro import MicroBenchmark, replayed_text
-from outrider_bench.predictions import Circumstances
+from outrider_bench.predictions import Circumstances, circumstances
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
 
@@ -97,7 +97,7 @@ def measure_replay(
         cell = replay_cell(acceptance, run.temperature)
         samples = micro.begin(drafter)
         record(cell, contestants, run, recorder, samples, on_answers)
-        cells[cell] = Circumstances(samples.result(), acceptance, REPLAY_SEED, 0, by_repetition=samples.by_repetition())
+        cells[cell] = circumstances(samples, acceptance, REPLAY_SEED)
     return cells
 
 

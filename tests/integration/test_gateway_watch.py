@@ -103,6 +103,8 @@ async def test_contexts_are_those_of_verifiers_that_take_requests_now() -> None:
             while not all(one.identity for one in pool._verifiers):
                 await readiness.get()
         assert sorted(pool.contexts) == [200], "a reserve takes no requests"
+        pool._verifiers[0].draining = True
+        assert not pool.contexts, "nor does one that drains"
         await pool.close()
 
 

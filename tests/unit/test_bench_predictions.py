@@ -18,7 +18,7 @@ from outrider_bench import micro as micro_module
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt, Summary
 from outrider_bench.micro import MAX_ASKED, PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, Pace, replayed_text, steps_text, token_us
-from outrider_bench.predictions import Circumstances, planned_by, predicted, predicted_tokens_per_s, shapes_in, world_of
+from outrider_bench.predictions import Circumstances, circumstances, planned_by, predicted, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, micro_of_cells, record, replay_cell, replay_contestants
 from outrider_bench.results import PLAIN, Cell, Recorder, Row
 from outrider_bench.simulation.event_loop import Simulation, simulate
@@ -163,6 +163,7 @@ def test_each_repetition_has_the_micro_benchmarks_of_its_own_minutes(monkeypatch
         micro.sample(repetition)
     assert [each.step_overhead_us for each in micro.by_repetition()] == [500, 2000]
     assert micro.result().step_overhead_us == 1500
+    assert circumstances(micro, 0.7, 5, 1000, 0.2) == Circumstances(micro.result(), 0.7, 5, 1000, 0.2, micro.by_repetition())
 
 
 def test_a_machine_whose_pace_changes_between_repetitions_is_predicted_in_each_of_them() -> None:

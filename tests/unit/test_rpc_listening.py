@@ -110,7 +110,7 @@ def test_a_taken_address_is_noticed_before_a_model_is_loaded(option: str, capsys
         assert f"verifier_service: {option}: cannot bind 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
         assert serve_loaded(drafter_settings(options if option == "--metrics-port" else options[:2] + taken_option), load) == 2
         assert f"drafter_service: {option}: cannot bind 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
-        gateway = ["--verifier", "127.0.0.1:1", "--verifier-timeout-s", "600", "--listen", "127.0.0.1:0", *taken_option]
+        gateway = ["--verifier", "127.0.0.1:1", "--verifier-timeout-s", "2", "--listen", "127.0.0.1:0", *taken_option]
         with pytest.raises(InvalidRequest, match=f"{option}: cannot bind 127.0.0.1:{port}: Address already in use"):
             asyncio.run(start_gateway(parse_config(gateway)[0]))
         assert run_machine([*options[:2], "--", "--", *(taken_option if option == "--listen" else options[2:])]) == 2
