@@ -1,8 +1,9 @@
 """KV blocks for answers that grow: more as they are wanted, and where there are none, the newest session gives up its own.
 
 That one is parked, with everything but its KV, until there is room again, and its text is read anew then; its tokens are the same, and its
-client only waits. The oldest never gives way, so that there is always one that comes to its end. Lives on the engine thread. Must not know
-streams, steps or policies.
+client only waits. Before anybody else those give way that take no steps because their readers are slow: whoever waits for their blocks may
+wait for as long as a client pleases. Of the others the oldest never does, so that there is always one that comes to its end. Lives on the
+engine thread. Must not know streams, steps or policies.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ class AnswerRoom:
         self._model = {Label.MODEL: Path(engine.identity.model).name}
         self._cramped: set[int] = set()  # handles
         self._parked: set[int] = set()
-        self._num_too_few = -1  # free blocks with which the first of those could not go on
+        self._too_few: tuple[int, int, int] | None = (
+            None  # the first of those to wait for room, free blocks and growing ones when it had none
+        )
         metrics.add(names.NUM_PARKED_SESSIONS, self._model, 0)
 
-    @property
-    def num_parked(self) -> int:
-        """Sessions that wait for room; nobody new is to come before they have it."""
-        return len(self._parked)
+    def num_waiting(self, sessions: Mapping[int, HostedSession]) -> int:
+        """Parked sessions that could take steps if they had room; nobody new is to come before they have it."""
+        return sum(not sessions[handle].answer.is_slow for handle in self._parked)
 
     @property
     def is_wanted(self) -> bool:
@@ -56,8 +58,7 @@ class AnswerRoom:
 
     def is_short_of(self, sessions: Iterable[HostedSession]) -> bool:
         """Whether fewer blocks are free than these will want next: who has just come would have to give way at once."""
-        num_growing = sum(hosted.is_growing for hosted in sessions)
-        return self._engine.num_free_blocks < num_growing * blocks_of_step(self._engine.limits.block_len)
+        return self._engine.num_free_blocks < _num_growing(sessions) * blocks_of_step(self._engine.limits.block_len)
 
     def make(self, sessions: Mapping[int, HostedSession], now_us: int) -> None:
         """Room for everybody's next round, and then for those that are parked. sessions: in order of admission; no round is in flight."""
@@ -67,10 +68,9 @@ class AnswerRoom:
             for hosted in in_order:
                 if hosted.handle in cramped and not hosted.is_parked:
                     self._grow(hosted, in_order)
-        if self._parked and self._engine.num_free_blocks != self._num_too_few:
+        if self._parked:
             for hosted in in_order:
-                if hosted.is_parked and not self._goes_on(hosted, in_order, now_us):
-                    self._num_too_few = self._engine.num_free_blocks
+                if hosted.is_parked and not hosted.answer.is_slow and not self._has_place(hosted, in_order, now_us):
                     break
 
     def _grow(self, hosted: HostedSession, in_order: tuple[HostedSession, ...]) -> None:
@@ -79,7 +79,7 @@ class AnswerRoom:
             try:
                 self._engine.reserve(hosted.handle, length)
             except Overloaded:
-                self._park(next(one for one in reversed(in_order) if not one.is_parked))
+                self._park(_idle(in_order) or next(one for one in reversed(in_order) if not one.is_parked))
             else:
                 hosted.held_len = length
                 return
@@ -88,9 +88,22 @@ class AnswerRoom:
         self._engine.close(hosted.handle)
         hosted.park()
         self._parked.add(hosted.handle)
-        self._num_too_few = -1
         self._metrics.add(names.NUM_PARKED_SESSIONS, self._model)
-        _LOG.info("session %s waits for KV blocks: older ones have grown into its own", hosted.answer.request.spec.request_id)
+        why = "its reader is slow, and others want them" if hosted.answer.is_slow else "older ones have grown into its own"
+        _LOG.info("session %s gives its KV blocks up for now: %s", hosted.answer.request.spec.request_id, why)
+
+    def _has_place(self, hosted: HostedSession, in_order: tuple[HostedSession, ...], now_us: int) -> bool:
+        """Let a parked one go on, in the place of those whose readers are slow if need be. What failed is not tried again before there is
+        something new."""
+        while True:
+            if self._too_few != (hosted.handle, self._engine.num_free_blocks, _num_growing(in_order)):
+                if self._goes_on(hosted, in_order, now_us):
+                    return True
+                self._too_few = hosted.handle, self._engine.num_free_blocks, _num_growing(in_order)
+            idle = _idle(in_order)
+            if idle is None:
+                return False
+            self._park(idle)
 
     def _goes_on(self, hosted: HostedSession, in_order: tuple[HostedSession, ...], now_us: int) -> bool:
         tokens = hosted.session.prefix.slice(0, hosted.session.committed_len)
@@ -105,3 +118,12 @@ class AnswerRoom:
         self._parked.discard(hosted.handle)
         hosted.go_on(length, self._engine.cached_len(hosted.handle), now_us)
         return True
+
+
+def _num_growing(sessions: Iterable[HostedSession]) -> int:
+    return sum(hosted.is_growing for hosted in sessions)
+
+
+def _idle(in_order: tuple[HostedSession, ...]) -> HostedSession | None:
+    """The newest that has blocks and takes no steps, for its reader is slow."""
+    return next((hosted for hosted in reversed(in_order) if not hosted.is_parked and hosted.answer.is_slow), None)

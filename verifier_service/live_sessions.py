@@ -217,10 +217,10 @@ class LiveSessions:
     def _check_room(self, spec: VerifierSpec) -> None:
         """Raises Overloaded where there is none for this one."""
         num_live, now_us = len(self._sessions), monotonic_us()
-        if self._room.num_parked:
+        if num_waiting := self._room.num_waiting(self._sessions):
             if goes_on(spec):
                 self._kept.keep(spec.request_id, now_us, lacks_blocks=True)
-            raise Overloaded(f"{self._room.num_parked} answers under way wait for KV blocks", self._turnover.retry_after_s(num_live))
+            raise Overloaded(f"{num_waiting} answers under way wait for KV blocks", self._turnover.retry_after_s(num_live))
         num_kept = 0 if goes_on(spec) else self._kept.num(now_us)
         if num_live + num_kept < self._max_sessions and not (num_kept and self._kept.needs_blocks):
             return

@@ -23,7 +23,7 @@ from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types import text_room
 from outrider.types.step import StepPlan
 from outrider.types.text_room import first_len, next_len, wants_room
-from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest
+from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest
 from verifier_service.answer_room import AnswerRoom
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, OpenAsked
@@ -34,6 +34,7 @@ from verifier_service.step_planner import StepPlanner
 
 BLOCK_LEN = 4
 NO_END = frozenset[int]()
+UNREAD = MAX_UNDELIVERED_TOKENS + 1  # tokens that make a reader a slow one
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ class Hall:
         for _ in range(num):
             self.room.make(self.sessions, 0)
             for hosted in tuple(self.sessions.values()):
-                if not hosted.is_parked and hosted.session.finished is None:
+                if not hosted.is_left_out(0) and hosted.session.finished is None:
                     self._round(hosted)
 
     def _round(self, hosted: HostedSession) -> None:
@@ -124,7 +125,7 @@ def test_the_newest_gives_way_and_goes_on_when_there_is_room() -> None:
         hall.rounds()
     assert not old.is_parked
     assert not middle.is_parked
-    assert hall.room.num_parked == num_parked(hall.metrics) == 1
+    assert hall.room.num_waiting(hall.sessions) == num_parked(hall.metrics) == 1
     known = hall.text(new)
     while old.session.finished is None:
         hall.rounds()
@@ -136,7 +137,7 @@ def test_the_newest_gives_way_and_goes_on_when_there_is_room() -> None:
     for hosted in (old, middle, new):
         prompt = [hosted.handle, hosted.handle + 1, hosted.handle + 2]
         assert hall.text(hosted)[3:] == TABLE.answer(prompt, 63, NO_END)
-    assert (hall.engine.num_open, hall.engine.num_free_blocks, hall.room.num_parked) == (0, 24, 0)
+    assert (hall.engine.num_open, hall.engine.num_free_blocks, hall.room.is_wanted) == (0, 24, False)
 
 
 def test_one_that_is_parked_may_end() -> None:
@@ -147,7 +148,7 @@ def test_one_that_is_parked_may_end() -> None:
         hall.rounds()
     assert new.is_left_out(0)
     hall.end(new)
-    assert hall.room.num_parked == 0
+    assert hall.room.num_waiting(hall.sessions) == 0
     hall.rounds()
     assert hall.engine.num_open == len(hall.sessions) == 2
 
@@ -168,6 +169,55 @@ def test_who_comes_back_does_not_push_out_whom_it_gave_way_to() -> None:
             assert hall.engine.num_free_blocks >= num_growing * 4
         hall.rounds()
     assert num_returned > 0
+
+
+def test_who_reads_nothing_gives_way_to_whoever_can_go_on_although_it_is_the_oldest() -> None:
+    hall = Hall(20)
+    unread, other = hall.admit(60), hall.admit(60)
+    unread.answer.count_emitted(UNREAD)
+    while hall.sessions.get(other.handle) is other:
+        hall.rounds()
+        assert not other.is_parked
+    assert unread.is_parked
+    hall.rounds()
+    assert unread.is_parked, "it could do nothing with room"
+    assert hall.room.num_waiting(hall.sessions) == 0
+    unread.answer.delivered(UNREAD)
+    assert hall.room.num_waiting(hall.sessions) == 1
+    while hall.sessions:
+        hall.rounds()
+        assert not unread.is_parked
+    for hosted in (unread, other):
+        prompt = [hosted.handle, hosted.handle + 1, hosted.handle + 2]
+        assert hall.text(hosted)[3:] == TABLE.answer(prompt, 63, NO_END)
+    assert (hall.engine.num_open, hall.engine.num_free_blocks) == (0, 20)
+
+
+def test_one_that_waits_has_the_room_of_one_whose_client_stops_reading() -> None:
+    hall = Hall(24)
+    old, middle, new = hall.admit(60), hall.admit(60), hall.admit(60)
+    while not new.is_parked:
+        hall.rounds()
+    old.answer.count_emitted(UNREAD)
+    hall.rounds()
+    assert [hosted.is_parked for hosted in (old, middle, new)] == [True, False, False]
+
+
+def test_when_the_first_that_waits_has_left_the_next_one_is_asked() -> None:
+    sessions, engine = live(28)
+    old, long, short = stream([1, 2, 3], 93), stream([5] * 24, 20), stream([7, 2, 3], 5)
+    for answer in (old, long, short):
+        sessions.open(answer, stopping=False)
+    for answer in (long, short):
+        sessions._room._park(sessions[answer.handle])
+    engine.reserve(old.handle, 96)
+    sessions[old.handle].held_len = 96
+    sessions.make_room()
+    assert [sessions[answer.handle].is_parked for answer in (long, short)] == [True, True], "in order"
+    assert engine.num_free_blocks == 4, "of which the second wants two"
+    sessions.cancel(CancelAsked(long, "enough"))
+    sessions.make_room()
+    assert not sessions[short.handle].is_parked
 
 
 def live(num_blocks: int) -> tuple[LiveSessions, TableEngine]:
@@ -228,7 +278,17 @@ def test_while_one_is_parked_nobody_comes_and_its_end_frees_nothing_twice(caplog
     sessions.cancel(CancelAsked(begun, "enough"))
     sessions.free_ended()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert (len(sessions), engine.num_open, sessions._room.num_parked) == (1, 1, 0)
+    assert (len(sessions), engine.num_open, sessions._room.is_wanted) == (1, 1, False)
+
+
+def test_one_that_is_parked_and_reads_nothing_keeps_nobody_out() -> None:
+    sessions, _ = live(16)
+    parked = stream([5, 2, 3], 45)
+    sessions.open(parked, stopping=False)
+    sessions._room._park(sessions[parked.handle])
+    parked.count_emitted(UNREAD)
+    sessions.open(stream([7, 2, 3], 5), stopping=False)
+    assert len(sessions) == 2
 
 
 @pytest.mark.parametrize("pacing", ["plain", "lookup", "adaptive"])
