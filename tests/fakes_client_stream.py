@@ -24,6 +24,7 @@ class Reader:
         self.got = asyncio.Event()  # a message
         self.messages: list[pb.GenerateResponse] = []
         self.error: Exception | None = None
+        self.num_read = 0  # as a trunk's caller tells
 
     def invocation_metadata(self) -> Metadata:
         return self.metadata

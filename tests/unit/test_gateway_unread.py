@@ -49,6 +49,14 @@ async def test_only_a_message_that_was_under_way_all_the_while_counts() -> None:
         await asyncio.wait_for(writing, BOUND_S)
     assert not look(400.0), "a slow reader that reads"
     reader.takes.clear()
+    writing = asyncio.ensure_future(stream.write(*messages("large")))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        reader.num_read += 1
+        assert not look(400.0 + UNREAD_S * reader.num_read), "it reads what came before, on a trunk"
+    reader.takes.set()
+    await asyncio.wait_for(writing, BOUND_S)
+    reader.takes.clear()
     writing = asyncio.ensure_future(stream.write(*messages("d")))
     await asyncio.sleep(0)
     assert not look(500.0)

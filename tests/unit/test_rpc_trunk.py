@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from fakes_trunks import DECODE, SERVICE, SMALL_MESSAGE_BYTES, WAIT_S, Handlers, a_site, begins, committed, failure_of, next_of, raw, stop
+from outrider.rpc import trunk_channel
 from outrider.rpc.pipe import MAX_UNREAD
 from outrider.rpc.server import RpcServer
 from outrider.rpc.trunk_outbox import EVENT_RESERVE_BYTES, TrunkOutbox
@@ -45,6 +46,22 @@ async def test_a_slow_reader_holds_its_own_handler_back_and_nobody_else() -> Non
         for number in range(WINDOW):
             assert await next_of(slow) == number
         await site.handlers.wait_for(lambda: site.handlers.num_written > WINDOW)
+        slow.cancel()
+        await site.handlers.wait_for(lambda: site.handlers.live == 1)
+
+
+@pytest.mark.parametrize(("tell_after_s", "num_more"), [(0.0, 1), (WAIT_S, 0)])
+async def test_who_reads_seldom_says_so_at_each_message(monkeypatch: pytest.MonkeyPatch, tell_after_s: float, num_more: int) -> None:
+    monkeypatch.setattr(trunk_channel, "TELL_AFTER_S", tell_after_s)
+    async with a_site() as site:
+        slow = await site.begin("write")
+        await site.handlers.wait_for(lambda: site.handlers.num_written == WINDOW)
+        assert await next_of(slow) == 0
+        other = await site.begin("echo")
+        for length in range(1, 5):  # whatever was said before is heard before
+            await other.write(stop("x" * length))
+            await next_of(other)
+        await site.handlers.wait_for(lambda: site.handlers.num_written == WINDOW + num_more)
         slow.cancel()
         await site.handlers.wait_for(lambda: site.handlers.live == 1)
 

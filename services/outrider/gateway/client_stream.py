@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from outrider.rpc.context import Context
+from outrider.rpc.context import Context, num_heard_read
 from outrider.rpc.convert.bundle import bundled, takes_bundles
 from outrider.rpc.uncut import Uncut
 from outrider.v1 import generation_pb2 as pb
@@ -30,9 +30,9 @@ class ClientStream:
         self._pending: Uncut | None = None
 
     @property
-    def unread(self) -> Uncut | None:
-        """The message under way, which waits for its reader; None while there is none."""
-        return None if self._pending is None or self._pending.is_over else self._pending
+    def unread(self) -> tuple[Uncut, int] | None:
+        """The message under way, which waits for its reader, and what that told of reading those before; None while there is none."""
+        return None if self._pending is None or self._pending.is_over else (self._pending, num_heard_read(self._context))
 
     async def write(self, *responses: pb.GenerateResponse) -> None:
         """Return when grpc has taken the messages, which waits for the reader's flow control, or when they wait for what follows; an

@@ -18,13 +18,13 @@ LOOKS = 4  # in the time that a message may stay unread: one is noticed up to a 
 
 
 class UnreadAnswers:
-    """max_unread_s: one message may wait so long for its reader. Construct inside a running event loop."""
+    """max_unread_s: one message may wait so long for a reader that takes none before it either. Construct inside a running event loop."""
 
     def __init__(self, max_unread_s: float) -> None:
         self._max_unread_s = max_unread_s
         self._loop = asyncio.get_running_loop()
         self._interruptions: dict[ClientStream, Interruption] = {}
-        self._seen: dict[ClientStream, tuple[Uncut, float]] = {}  # under way at the last look, and when it was first seen
+        self._seen: dict[ClientStream, tuple[tuple[Uncut, int], float]] = {}  # `unread` at the last look, and since when
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class UnreadAnswers:
 
     def _look_at(self, stream: ClientStream, interruption: Interruption, now_s: float) -> None:
         unread, (seen, since_s) = stream.unread, self._seen.get(stream, (None, now_s))
-        if unread is not None and unread is not seen:
+        if unread is not None and unread != seen:
             self._seen[stream] = (unread, now_s)
         elif unread is not None and now_s - since_s >= self._max_unread_s:
             problem = f"the client has taken nothing of its answer for {self._max_unread_s:g} s; the same seed gives the same tokens again"

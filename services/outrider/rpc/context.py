@@ -31,6 +31,11 @@ def remaining_s(context: Context) -> float | None:
     return None if remaining is None or remaining > MAX_TIMEOUT_S else max(0.0, remaining)
 
 
+def num_heard_read(context: Context) -> int:
+    """How much of the call's messages its caller has said that it read, on a trunk; on a stream of its own it says so to grpc alone: 0."""
+    return cast(int, getattr(context, "num_read", 0))
+
+
 def propagated_metadata(context: Context) -> tuple[tuple[str, str], ...]:
     """The trace context of the call, to be sent with every call made on its behalf; nothing of one that is none, which is no reason to
     refuse the call."""

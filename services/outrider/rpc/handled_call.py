@@ -47,7 +47,12 @@ CALLER_LEFT = Status(grpc.StatusCode.CANCELLED, "cancelled by the caller")
 
 
 class Responses(Protocol):
-    """Where a handler's messages go."""
+    """Where a handler's messages go. num_read: how much of them the caller has said that it read; 0 where it is not asked."""
+
+    @property
+    def num_read(self) -> int:
+        """In any unit."""
+        ...
 
     async def send(self, message: Any) -> bool:
         """Wait for room. False: nobody reads any more, and the message is dropped."""
@@ -74,6 +79,11 @@ class HandlerContext:
     async def write(self, message: Any) -> None:
         """Return when there was room for it. To a caller that has gone nothing is said: its handler is being cancelled."""
         await self._responses.send(message)
+
+    @property
+    def num_read(self) -> int:
+        """How much of what was written the caller has said that it read."""
+        return self._responses.num_read
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
         """End the call with this status."""

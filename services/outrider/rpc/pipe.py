@@ -30,6 +30,11 @@ class Pipe(Generic[_T]):
         return len(self._unread)
 
     @property
+    def num_read(self) -> int:
+        """Nobody is told: whoever writes sees what is unread."""
+        return 0
+
+    @property
     def is_closed(self) -> bool:
         """Nothing more can be sent."""
         return self._closed

@@ -18,7 +18,7 @@ from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.handled_call import CALLER_LEFT, EXPIRED, Metadata, Status
 from outrider.rpc.pipe import Pipe
 from outrider.rpc.trunk_outbox import EVENT_RESERVE_BYTES, TrunkOutbox, too_large
-from outrider.rpc.trunk_window import TELL_EVERY, WINDOW, credit
+from outrider.rpc.trunk_window import TELL_AFTER_S, TELL_EVERY, WINDOW, credit
 from outrider.v1 import trunk_pb2 as pb
 from outrider.v1.trunk_pb2_grpc import TrunkServiceStub
 
@@ -174,6 +174,8 @@ class TrunkCall:
         self._left = False
         self._num_read = 0
         self._num_told = 0
+        self._clock = asyncio.get_running_loop().time
+        self._told_s = self._clock()
         self._expiry: asyncio.TimerHandle | None = None
 
     def begin(self, method: str, timeout_s: float | None, metadata: Metadata) -> None:
@@ -243,8 +245,10 @@ class TrunkCall:
 
     def _count_read(self, payload: bytes) -> None:
         self._num_read += credit(payload)
-        if self._num_read - self._num_told >= TELL_EVERY and self._status is None:
-            self._num_told = self._num_read
+        now_s = self._clock()
+        is_due = self._num_read - self._num_told >= TELL_EVERY or now_s - self._told_s >= TELL_AFTER_S
+        if is_due and self._status is None:
+            self._num_told, self._told_s = self._num_read, now_s
             self._say(num_read=self._num_read)
 
     def _say(self, **event: Any) -> None:

@@ -164,7 +164,7 @@ def _ended(number: int, status: Status) -> pb.HandlerEvent:
 
 
 class _Carried:
-    """Responses of one call, on their way to the trunk."""
+    """Responses of one call, on their way to the trunk. num_read: units, as the caller has told."""
 
     def __init__(self, number: int, method: ServedMethod, outbox: TrunkOutbox[pb.HandlerEvent], max_event_bytes: int) -> None:
         self.number = number
@@ -172,7 +172,7 @@ class _Carried:
         self.outbox = outbox
         self._max_event_bytes = max_event_bytes
         self._num_sent = 0
-        self._num_read = 0
+        self.num_read = 0
         self._room: asyncio.Future[None] | None = None
 
     async def send(self, message: Any) -> bool:
@@ -180,7 +180,7 @@ class _Carried:
         payload = self.method.serialize(message)
         if len(payload) > self._max_event_bytes:
             raise Overloaded(too_large(payload, self._max_event_bytes))
-        while self._num_sent - self._num_read >= WINDOW:
+        while self._num_sent - self.num_read >= WINDOW:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
         self._num_sent += credit(payload)
@@ -189,9 +189,9 @@ class _Carried:
 
     def read(self, num_read: int) -> None:
         """The caller has read so much, in all."""
-        if not self._num_read <= num_read <= self._num_sent:
-            raise InvalidRequest("events.num_read", f"is {num_read}, of {self._num_sent} sent and {self._num_read} read before")
-        self._num_read = num_read
+        if not self.num_read <= num_read <= self._num_sent:
+            raise InvalidRequest("events.num_read", f"is {num_read}, of {self._num_sent} sent and {self.num_read} read before")
+        self.num_read = num_read
         room, self._room = self._room, None
         if room is not None and not room.done():  # done: the handler was cancelled
             room.set_result(None)

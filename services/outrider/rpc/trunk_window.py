@@ -10,6 +10,7 @@ from outrider.rpc.pipe import MAX_UNREAD
 UNIT_BYTES = 256
 WINDOW = MAX_UNREAD  # units: small messages, as many as a pipe holds, or 16 KiB of large ones and the one that goes beyond
 TELL_EVERY = WINDOW // 2  # units that were read before the sender hears of them
+TELL_AFTER_S = 0.25  # or fewer, if it heard nothing for so long: a reader that is slow is not one that reads nothing
 
 
 def credit(payload: bytes) -> int:
