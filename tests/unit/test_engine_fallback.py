@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,22 @@ def test_what_neither_engine_can_run_is_refused_with_both_reasons(tmp_path: Path
     fakes_models.make_model("llama", tmp_path)
     add_tensors(tmp_path, ADAPTER | {"model.layers.0.mlp.down_proj.weight": torch.ones(48, 79)})
     with pytest.raises(ModelRefused, match=r"no engine can run .* The lean one: the down matrix .* The transformers one: .*mismatch"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}], ids=["silent", "named"]
+)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_weights_whose_scales_transformers_ignores_are_refused(dtype: torch.dtype, config: dict[str, Any], tmp_path: Path) -> None:
+    """It would take their numbers for weights, and compare ours with that."""
+    fakes_models.make_model("llama", tmp_path)
+    name = "model.layers.1.mlp.down_proj.weight"
+    weight = load_file(tmp_path / "model.safetensors")[name]
+    scale = weight.abs().max() / 100
+    add_tensors(tmp_path, {name: (weight / scale).to(dtype), f"{name}_scale": scale})
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((tmp_path / "config.json").read_text()) | config))
+    with pytest.raises(ModelRefused, match=rf"quantized in a way that transformers does not know: {name} is (F8_E4M3|I8)"):
         load(tmp_path)
 
 

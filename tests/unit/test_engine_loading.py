@@ -91,6 +91,20 @@ def test_yarn_reaches_as_far_as_its_factor(kind: EngineKind, tmp_path: Path) -> 
         assert load(tmp_path / str(original), kind).identity.max_context == context
 
 
+@pytest.mark.parametrize("kind", EngineKind)
+def test_yarn_is_read_wherever_its_lengths_are_written(kind: EngineKind, tmp_path: Path) -> None:
+    """A factor that is left to follow from them, as DeepSeek's may be, and the shorter length outside rope_parameters."""
+    yarn: dict[str, Any] = {"rope_type": "yarn", "rope_theta": 10000.0}
+    write_llama(tmp_path / "no factor", yarn | {"factor": None, "original_max_position_embeddings": 32})
+    write_llama(tmp_path / "outside", yarn | {"factor": 4.0, "original_max_position_embeddings": 128})
+    path = tmp_path / "outside" / "config.json"
+    described = json.loads(path.read_text())
+    del described["rope_parameters"]["original_max_position_embeddings"]
+    path.write_text(json.dumps(described | {"original_max_position_embeddings": 40}))
+    contexts = [load(tmp_path / name, kind).identity.max_context for name in ("no factor", "outside")]
+    assert contexts == [128, 160]
+
+
 def test_rope_that_nobody_names_is_refused_by_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a model's own code may have it."""
     write_llama(tmp_path, longrope(1.0, 3.0))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -34,6 +35,8 @@ from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
 
 _LOG = logging.getLogger(__name__)
+
+_SCALED_DTYPES = frozenset({"F8_E4M3", "F8_E5M2", "I8"})  # as safetensors names them: numbers that mean something with a scale only
 
 
 def load_transformers_engine(config: EngineConfig) -> PagedEngine:
@@ -75,6 +78,8 @@ def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:
         if report["unexpected_keys"]:
             ignored = sorted(report["unexpected_keys"])
             _LOG.warning("transformers ignores %d tensors of %r: %s", len(ignored), config.model, ", ".join(ignored[:3]))
+            if getattr(model, "hf_quantizer", None) is None:
+                _refuse_scaled(files, ignored)
         if report["missing_keys"]:  # transformers would fill them with random numbers and a warning
             raise ModelRefused(f"the weights of {config.model!r} lack {', '.join(sorted(report['missing_keys'])[:3])}")
         for part in (model.config, model.config.get_text_config()):
@@ -101,6 +106,21 @@ def _from_pretrained(files: ModelFiles, config: EngineConfig, family: str) -> tu
             raise
         raise architecture_refused(family, "it does not attend through transformers' attention interface") from error
     return loaded
+
+
+def _refuse_scaled(files: ModelFiles, ignored: list[str]) -> None:
+    """Raise ModelRefused for quantized weights beside whose numbers lies what scales them, in tensors that transformers ignores: it takes
+    the numbers alone for weights, and so would the load-time check, which knows no others."""
+    beside = {name.rpartition(".")[0] for name in ignored}
+    for path in files.weights:
+        with safe_open(path, framework="pt") as shard:
+            for name in sorted(set(shard.keys()) - set(ignored)):
+                kept = shard.get_slice(name).get_dtype()
+                if kept in _SCALED_DTYPES and name.rpartition(".")[0] in beside:
+                    raise ModelRefused(
+                        f"the weights are quantized in a way that transformers does not know: {name} is {kept}, and what scales it is "
+                        f"ignored ({len(ignored)} tensors); serve the model that it was made of"
+                    )
 
 
 def own_logits(model: PreTrainedModel) -> OwnLogits:
