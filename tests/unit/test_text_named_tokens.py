@@ -56,3 +56,22 @@ def test_a_map_beside_a_configuration_that_describes_its_added_tokens_is_not_rea
     ids = load_tokenizer(tmp_path).encode("<|end|>")
     assert ids == AutoTokenizer.from_pretrained(str(tmp_path)).encode("<|end|>")
     assert len(ids) > 1
+
+
+@pytest.mark.parametrize("change", [{"special": False}, {"lstrip": True, "rstrip": True}, {"special": False, "normalized": True}])
+@pytest.mark.parametrize("in_config", [False, True])
+def test_a_token_is_what_the_configuration_says_of_it(tmp_path: Path, change: dict[str, Any], in_config: bool) -> None:
+    """Where it describes another one than tokenizer.json does, transformers goes by it, and so must texts in and out."""
+    added = json.loads((MODEL_DIR / "tokenizer.json").read_text())["added_tokens"]
+    changed = [{**token, **change} for token in added]
+    first, second = (changed, added) if in_config else (added, changed)
+    described = {str(token["id"]): {key: value for key, value in token.items() if key != "id"} for token in first}
+    described["5000"] = {**described["0"], "content": "<|beyond|>"}
+    write_folder(tmp_path, {"added_tokens_decoder": described}, {}, second)
+    tokenizer, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(str(tmp_path))
+    text = "<|bos|> <|user|>  hi <|end|> x"
+    ids = tokenizer.encode(text)
+    assert ids == theirs.encode(text)
+    assert tokenizer.decoder([]).push_run(ids) == theirs.decode(ids, skip_special_tokens=True)
+    if change.get("lstrip") and in_config:
+        assert tokenizer.max_token_bytes is None, "one token may take any number of spaces along"

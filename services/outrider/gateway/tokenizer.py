@@ -29,6 +29,8 @@ MAX_HELD_LEN = 2048
 # That way is made for many texts at once, and starts a thread a core for them unless this says no.
 _PARALLELISM_KEY = "TOKENIZERS_PARALLELISM"
 
+_TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+
 
 class ModelTokenizer(Protocol):
     """What the gateway asks of a tokenizer; safe to call from several threads."""
@@ -86,9 +88,12 @@ class FastTokenizer:
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        described = json.loads(text)
+        redescribed = _redescribed_tokens(self._tokenizer, config)
+        self._tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in redescribed])
+        described["added_tokens"] = [*(described.get("added_tokens") or ()), *redescribed]
         self._tokenizer.add_special_tokens(_named_tokens(self._tokenizer, config))
         self._special_ids = _special_ids(self._tokenizer)
-        described = json.loads(text)
         self._table = _table(self._tokenizer, self._special_ids, described.get("decoder"))
         self.max_token_bytes = max_token_bytes(described, self._table)
         self.chat_template = load_chat_template(model_dir, config)
@@ -151,6 +156,22 @@ def _object(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelRefused(f"{file} holds no JSON object")
     return content
+
+
+def _redescribed_tokens(tokenizer: tokenizers.Tokenizer, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Tokens that the configuration describes otherwise than tokenizer.json, as transformers takes them: with the spaces beside them or
+    without, and special where either says so. Not those under ids that they do not have there, which are nobody's
+    (engine/vocabulary.py)."""
+    added = tokenizer.get_added_tokens_decoder()
+    found = []
+    for token_id, described in (config.get("added_tokens_decoder") or {}).items():
+        token = {key: described[key] for key in _TOKEN_KEYS if key in described}
+        here = added.get(int(token_id))
+        token["special"] = bool(token.get("special")) or (here is not None and here.special)
+        differs = here is None or any(getattr(here, key) != value for key, value in token.items())
+        if differs and tokenizer.token_to_id(token["content"]) == int(token_id):
+            found.append(token)
+    return found
 
 
 def _named_tokens(tokenizer: tokenizers.Tokenizer, config: dict[str, Any]) -> list[tokenizers.AddedToken]:
