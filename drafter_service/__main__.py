@@ -39,8 +39,7 @@ async def serve(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) ->
     """
     from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
 
-    check_free("--listen", settings.listen)
-    check_free("--metrics-port", settings.metrics.listen)
+    check_free({"--listen": settings.listen, "--metrics-port": settings.metrics.listen})
     incarnation = time.time_ns()
     limits, num_threads = settings.limits, settings.engine.num_threads
     servicer = DrafterServicer(limits, num_threads, on_failure=_ask_for_drain, with_lanes=settings.lanes)

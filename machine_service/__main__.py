@@ -65,8 +65,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         settings = parse(argv)
-        check_free("--listen", settings.gateway.listen)
-        check_free("--metrics-port", settings.gateway.metrics.listen)
+        check_free(_wanted(settings.verifier, settings.gateway))
     except InvalidRequest as error:
         print(f"machine_service: {error}", file=sys.stderr)
         return 2
@@ -89,6 +88,12 @@ async def serve_clients(server: VerifierServer, config: GatewayConfig, metrics_u
         await server.rpc.stop(server.drain, grace_s)
 
     await gateway.run_until_signal({"verifier_metrics": metrics_url} if metrics_url else {}, then=drain_verifier)
+
+
+def _wanted(verifier: VerifierSettings, gateway: GatewayConfig) -> dict[str, tuple[str, ...]]:
+    """Where the process is to listen, by option."""
+    metrics = (*verifier.metrics.listen, *gateway.metrics.listen)
+    return {"--listen": (verifier.listen, *gateway.listen), "--metrics-port": metrics}
 
 
 def _parts(argv: Sequence[str]) -> list[list[str]]:

@@ -68,8 +68,7 @@ async def _serve(
         codes.append(SUPERSEDED_EXIT_CODE)
         end_this_process()
 
-    check_free("--listen", (settings.listen,))
-    check_free("--metrics-port", settings.metrics.listen)
+    check_free({"--listen": (settings.listen,), "--metrics-port": settings.metrics.listen})
     incarnation = time.time_ns()
     server = VerifierServer(settings, load, on_death, load_resident)
     try:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -20,7 +22,9 @@ from mostly_slow import mostly_slow
 from outrider.cli import __main__ as command
 from outrider.cli import up
 from outrider.cli.console import make_console
+from outrider.coordinator import ray_deployment
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
+from outrider.rpc.listening import REMEDY
 
 WAIT_S, POLL_S = 60.0, 0.02
 # Far below what a start may take (300 s), and what a service may take to drain (15 s), on a machine that is busy with other things.
@@ -44,7 +48,7 @@ class OneLiners(Deployment):
 
 up.start = lambda spec, progress: OneLiners(DeploymentSpec("target", "draft", "serial", ThreadPlan(1, 1)))
 end_on_signals()
-sys.exit(main(["up"]))
+sys.exit(main(["up", "--listen", "127.0.0.1:0"]))
 """
 # Services of one line: they say that they are ready, but for a drafter that finds its first life's note; that one never is, and is deaf.
 SERVES = """
@@ -130,6 +134,33 @@ def test_a_second_signal_ends_what_drains(number: signal.Signals, tmp_path: Path
     assert process.returncode == 0, told
     assert "once more ends them" in told
     assert not list(tmp_path.glob("outrider-*"))
+
+
+@pytest.mark.parametrize("ray", [(), ("--ray",)])
+def test_an_address_that_is_taken_is_refused_before_anything_starts(
+    ray: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(*_: object) -> NoReturn:
+        raise AssertionError("nothing is started")
+
+    monkeypatch.setattr(up, "start", start)
+    monkeypatch.setattr(ray_deployment, "RayDeployment", start)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert command.main(["up", *ray, "--listen", address]) == 2
+    assert capsys.readouterr().err == f"outrider: --listen: cannot bind {address}: Address already in use; {REMEDY}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--listen", "127.0.0.1:23071", "--metrics-port", "23070"], "23070 to 23072 are scraped, and --listen 127.0.0.1:23071 is among"),
+        (["--listen", "127.0.0.1:0", "--ray", "--metrics-port", "7066"], "7066 to 7069 are scraped, and --fleet-port :7069 is among them"),
+    ],
+)
+def test_ports_to_be_scraped_at_are_none_that_is_listened_at(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["up", *options]) == 2
+    assert f"outrider: --metrics-port: {said}" in capsys.readouterr().err
 
 
 def test_what_nobody_reads_any_more_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,14 @@ def test_a_port_in_use_is_refused_by_name() -> None:
             MetricsEndpoint(HOST, port, LocalMetrics(), lambda: None)
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_ipv6_host_is_scraped_in_brackets(host: str) -> None:
+    assert MetricsAddress(host, 9100).listen == ("[::1]:9100",)
+    with serving_metrics(MetricsAddress(host, 0), LocalMetrics(), lambda: None) as url:
+        assert url.startswith("http://[::1]:")
+        assert "outrider" in scrape(url)
+
+
 def test_without_a_port_there_is_no_endpoint() -> None:
     with serving_metrics(NOWHERE, LocalMetrics(), lambda: None) as url:
         assert url == ""

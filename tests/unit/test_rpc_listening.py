@@ -88,12 +88,38 @@ def test_the_systems_reason_is_said(folder: Path) -> None:
 def test_what_is_free_or_left_over_may_be_listened_at(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(f"{folder}/left.sock")
-    check_free("--listen", ("127.0.0.1:0", f"unix:{folder}/free.sock", f"unix:{folder}/left.sock"))
+    check_free({"--listen": ("127.0.0.1:0", f"unix:{folder}/free.sock", f"unix:{folder}/left.sock")})
     assert [path.name for path in folder.iterdir()] == ["left.sock"], "what was tried leaves nothing, and takes nothing away"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(InvalidRequest, match=f"--listen: cannot bind {address}: Address already in use; end what listens there"):
-            check_free("--listen", ("127.0.0.1:0", address))
+            check_free({"--listen": ("127.0.0.1:0", address)})
+
+
+def test_a_name_that_stands_for_what_this_machine_has_not_is_free_where_it_stands_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers without IPv6 `localhost` is ::1 too, and grpc listens at the other."""
+    here, elsewhere = ("127.0.0.1", 0), ("192.0.2.1", 0)  # of TEST-NET-1, which no machine has
+
+    def named(*places: tuple[str, int]) -> None:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    named(elsewhere, here)
+    assert why_not("localhost:0") == ""
+    named(elsewhere)
+    assert why_not("localhost:0") == "Cannot assign requested address"
+    with socket.create_server(here) as taken:
+        named(elsewhere, ("127.0.0.1", taken.getsockname()[1]))
+        assert why_not("localhost:7070") == "Address already in use"
+
+
+def test_what_a_process_wants_twice_is_noticed(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    check_free({"--listen": ("127.0.0.1:0", "127.0.0.1:0", f"unix:{folder}/a"), "--metrics-port": (f"127.0.0.1:{port}",)})
+    for one, other in ((f"127.0.0.1:{port}",) * 2, (f"127.0.0.1:{port}", f"0.0.0.0:{port}"), (f"unix:{folder}/a", f"unix:{folder}/./a")):
+        with pytest.raises(InvalidRequest, match=f"--metrics-port: {other} is taken by this process's own --listen {one}; name another"):
+            check_free({"--listen": (one,), "--metrics-port": (other,)})
 
 
 @pytest.mark.usefixtures("own_process")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,15 @@ def _metrics_port(base: int | None) -> int | None:
     return base
 
 
+def check_metrics_apart(base: int | None, num_ports: int, taken: Mapping[str, str]) -> None:
+    """Raise InvalidRequest where one of the ports from base on is one that this machine is to listen at anyway, by option: a service that
+    found it taken would say so when it has loaded its model. An address of another host is taken for one of ours: ports are plenty."""
+    for option, address in taken.items():
+        port = "" if address.startswith("unix:") else address.rpartition(":")[2]
+        if base is not None and port and base <= int(port) < base + num_ports:
+            raise InvalidRequest("--metrics-port", f"{base} to {base + num_ports - 1} are scraped, and {option} {address} is among them")
+
+
 def _sharing_options(args: argparse.Namespace) -> tuple[str, ...]:
     """The verifier's options of what it shares, but for the URL, which may hold a password."""
     return () if args.shared_ngrams == OFF else ("--shared-ngrams", args.shared_ngrams)
@@ -220,6 +230,7 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     environment = _sharing_environment(args)
     if args.draft == NO_DRAFT and args.draft_weights == "int8":
         raise InvalidRequest("--draft-weights", f"there is no draft model whose weights could be {args.draft_weights}; leave it out")
+    check_metrics_apart(args.metrics_port, len(METRICS_PLACES), {} if listen is None else {"--listen": listen})
     shortlist_from("--draft-shortlist", args.draft_shortlist)
     if args.draft == NO_DRAFT and args.draft_shortlist.isdecimal():
         raise InvalidRequest("--draft-shortlist", "there is no draft model whose guesses could be chosen among fewer ids; leave it out")

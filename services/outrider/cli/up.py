@@ -21,6 +21,7 @@ from outrider.cli.up_ray import add_ray_options, check_no_ray_options, run_ray
 from outrider.launch.deployment import UNREADY_DRAIN_S, Deployment
 from outrider.launch.process import StartFailed
 from outrider.rpc.address import check_address
+from outrider.rpc.listening import check_free
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 WATCH_INTERVAL_S = 0.5
@@ -58,13 +59,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Start, print the table, wait. Exit code 0 after Ctrl-C, SIGTERM or SIGHUP, 1 when a service was lost for good."""
-    check_address("--listen", args.listen)  # before models are loaded for nothing
+    check_address("--listen", args.listen)
     if args.ray:
         return run_ray(args)
     check_no_ray_options(args)
     console, progress = make_console(), make_console(stderr=True)
     stopping = threading.Event()
-    with start(spec_from(args, args.listen), progress) as deployment:
+    spec = spec_from(args, args.listen)
+    check_free({"--listen": (args.listen,)})  # before models are loaded for nothing
+    with start(spec, progress) as deployment:
         end_on_signals(stopping, deployment.hurry)
         console.print(endpoint_table(deployment))
         console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)

@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider.cli.console import make_console
-from outrider.cli.deployment_options import APART, TOGETHER, spec_from
+from outrider.cli.deployment_options import APART, TOGETHER, check_metrics_apart, spec_from
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.process import StartFailed
 from outrider.launch.threads import ThreadPlan
 from outrider.rpc.address import check_address
+from outrider.rpc.listening import check_free
 
 if TYPE_CHECKING:
     from outrider.coordinator.ray_deployment import RayDeployment
@@ -84,6 +85,7 @@ def run_ray(args: argparse.Namespace) -> int:
 
     console, progress = make_console(), make_console(stderr=True)
     spec, share = ray_spec(args), ray_share(args)
+    check_free({"--listen": (args.listen,)})
     stopping = threading.Event()
     with progress.status("starting Ray, the coordinator, replicas and the gateway ..."):
         deployment = RayDeployment(spec, share)
@@ -173,6 +175,8 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
         check_address("--scaling-listen", args.scaling_listen)
     if not 1 <= args.fleet_port <= 65_535:
         raise InvalidRequest("--fleet-port", f"must be in [1, 65535], got {args.fleet_port}")
+    taken = {"--listen": args.listen, "--fleet-port": f":{args.fleet_port}"}
+    check_metrics_apart(args.metrics_port, FIRST_REPLICA_METRICS + args.verifiers + args.drafters, taken)
     args.pair = APART
     spec = spec_from(args, args.listen)
     return replace(spec, threads=_shared_out(spec.threads, args))

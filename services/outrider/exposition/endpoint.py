@@ -7,6 +7,7 @@ client that sends or reads nothing is left after REQUEST_TIMEOUT_S, and a shutdo
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ def serving_metrics(address: MetricsAddress, metrics: LocalMetrics, refresh: Cal
     if address.port is None:
         yield ""
         return
-    endpoint = MetricsEndpoint(address.host, address.port, metrics, refresh)
+    endpoint = MetricsEndpoint(address.url_host, address.port, metrics, refresh)
     try:
         yield endpoint.url
     finally:
@@ -45,7 +46,7 @@ def serving_metrics(address: MetricsAddress, metrics: LocalMetrics, refresh: Cal
 
 
 class MetricsEndpoint:
-    """Serves from its construction until `stop`."""
+    """Serves from its construction until `stop`. host: an IPv6 address in brackets."""
 
     def __init__(self, host: str, port: int, metrics: LocalMetrics, refresh: Callable[[], None]) -> None:
         registry = CollectorRegistry(auto_describe=False)
@@ -53,7 +54,7 @@ class MetricsEndpoint:
         ProcessCollector(registry=registry)
         self._exposition = make_wsgi_app(registry)
         try:
-            self._server = _Server((host, port), _Handler)
+            self._server = (_Server6 if ":" in host else _Server)((host.strip("[]"), port), _Handler)
         except OSError as error:
             raise InvalidRequest("--metrics-port", f"cannot bind {host}:{port}: {error.strerror or error}") from error
         self._server.set_app(self._answer)
@@ -86,6 +87,10 @@ class _Server(WSGIServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Of a client that says nothing or leaves, such as a probe of the port: no traceback of it on stderr, as the base class has it."""
         _LOG.debug("a scrape from %s came to nothing", client_address, exc_info=True)
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(WSGIRequestHandler):

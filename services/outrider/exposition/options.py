@@ -16,7 +16,7 @@ MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class MetricsAddress:
-    """host: a name or an IPv4 address. port: None = nowhere, 0 = any free one."""
+    """host: a name, an IPv4 address, or an IPv6 one, in brackets or not. port: None = nowhere, 0 = any free one."""
 
     host: str = DEFAULT_HOST
     port: int | None = None
@@ -24,7 +24,12 @@ class MetricsAddress:
     @property
     def listen(self) -> tuple[str, ...]:
         """`host:port`, or nothing."""
-        return () if self.port is None else (f"{self.host}:{self.port}",)
+        return () if self.port is None else (f"{self.url_host}:{self.port}",)
+
+    @property
+    def url_host(self) -> str:
+        """The host as it stands before a port: an IPv6 address in brackets."""
+        return f"[{self.host.strip('[]')}]" if ":" in self.host else self.host
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""

@@ -110,8 +110,7 @@ async def start_gateway(config: GatewayConfig, channels: Mapping[str, grpc.aio.C
     """Connect, load, bind, serve. channels: to verifiers of this process, by address.
 
     Raises Unavailable (no verifier in time), ModelRefused (no tokenizer, or not the target's), InvalidRequest (an address)."""
-    check_free("--listen", config.listen)
-    check_free("--metrics-port", config.metrics.listen)
+    check_free({"--listen": config.listen, "--metrics-port": config.metrics.listen})
     pool = VerifierPool(config.verifiers, config.liveness, channels)
     coordinators = Coordinators(config.coordinators, config.coordination) if config.coordinators else None
     metrics = LocalMetrics()

@@ -9,7 +9,7 @@ from outrider.errors import InvalidRequest
 
 MAX_ADDRESS_LEN = 256  # characters: no coordinator takes a longer one, and one among a replica's pairs would cost it all its heartbeats
 _THIS_MACHINE = ("unix:", "127.", "localhost:", "[::1]:")
-_EVERY_HOST = ("0.0.0.0", "[::]", "")
+EVERY_HOST = ("0.0.0.0", "[::]", "")
 
 
 def check_address(field: str, address: str) -> None:
@@ -43,6 +43,6 @@ def reachable_address(field: str, wanted: str, bound: str) -> str:
     if address.startswith("unix:"):
         return address
     host, _, port = address.rpartition(":")
-    if host in _EVERY_HOST:
+    if host in EVERY_HOST:
         raise InvalidRequest(field, f"{address} means every host; say which one peers are to connect to")
     return f"{host}:{bound.rpartition(':')[2]}" if port == "0" else address
