@@ -6,6 +6,7 @@ import errno
 import io
 import signal
 import subprocess
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,15 @@ class DyingVerifier(FakeServices):
 def arguments(spec: DeploymentSpec) -> dict[str, str]:
     with FakeServices(spec) as deployment:
         return {command.name: " ".join(command.arguments) for command in Deployment.commands(deployment)}
+
+
+def test_a_folder_whose_name_is_too_long_for_sockets_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(StartFailed, match="x is too long a path for a socket: set TMPDIR to a shorter one"):
+        FakeServices(SPEC)
+    assert not any(folder.iterdir())
 
 
 def test_each_service_is_told_its_model_threads_and_peers() -> None:

@@ -7,6 +7,7 @@ Must not know tokens, grpc or terminals.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -17,12 +18,13 @@ from pathlib import Path
 from types import TracebackType
 
 from outrider.launch.grace import drain_deadline_s
-from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 from outrider.launch.threads import ThreadPlan
 
 START_DEADLINE_S = 300.0  # a bound against hanging, wide enough for a machine that is busy with other things
 UNREADY_DRAIN_S = 1.0  # of a service that serves nobody yet
 GATEWAY_THREADS = 1
+MAX_UNIX_PATH = 107  # bytes of a socket's name
 METRICS_PLACES = ("gateway", "verifier", "drafter")  # from DeploymentSpec.metrics_port on
 
 
@@ -61,7 +63,7 @@ class Deployment:
     def __init__(self, spec: DeploymentSpec, deadline_s: float = START_DEADLINE_S) -> None:
         """Start everything and wait until every service is ready. Raises StartFailed; nothing is left running then."""
         self.spec = spec
-        self.folder = Path(tempfile.mkdtemp(prefix="outrider-"))
+        self.folder = _folder_for_sockets()
         self.processes: dict[str, ServiceProcess] = {}
         self.ready: dict[str, dict[str, object]] = {}
         self.start_s = 0.0
@@ -183,6 +185,19 @@ class Deployment:
 
     def _socket(self, name: str) -> str:
         return f"unix:{self.folder / name}.sock"
+
+
+def _folder_for_sockets() -> Path:
+    """A new one. Raises StartFailed where names in it are too long, which each service would say of an option that nobody gave."""
+    parent = tempfile.gettempdir()
+    if is_too_long_for_sockets(parent):
+        raise StartFailed(f"{parent} is too long a path for a socket: set TMPDIR to a shorter one, for example /tmp")
+    return Path(tempfile.mkdtemp(prefix="outrider-", dir=parent))
+
+
+def is_too_long_for_sockets(folder: str) -> bool:
+    """Whether a deployment that has its own folder in this one could not name its sockets."""
+    return len(os.fsencode(f"{folder}/outrider-xxxxxxxx/verifier.sock")) > MAX_UNIX_PATH
 
 
 def metrics_options(spec: DeploymentSpec, service: str) -> tuple[str, ...]:

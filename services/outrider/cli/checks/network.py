@@ -12,10 +12,9 @@ from pathlib import Path
 from outrider.cli.checks.finding import Finding, broken, fine, note
 from outrider.cli.connection import Connection
 from outrider.errors import InvalidRequest, OutriderError, Unavailable
+from outrider.launch.deployment import is_too_long_for_sockets
 from outrider.rpc.address import check_address
 
-MAX_UNIX_PATH = 107
-LONGEST_SOCKET_NAME = "outrider-xxxxxxxx/verifier.sock"
 CONNECT_S = 1.0
 
 
@@ -26,8 +25,7 @@ def check_network(gateway: str) -> list[Finding]:
 
 def _unix_sockets() -> Finding:
     folder = tempfile.gettempdir()
-    longest = f"{folder}/{LONGEST_SOCKET_NAME}"
-    if len(longest) > MAX_UNIX_PATH:
+    if is_too_long_for_sockets(folder):
         return broken("unix sockets", f"{folder} is too long a path for a socket", "set TMPDIR to a shorter path, for example /tmp")
     try:
         with tempfile.TemporaryDirectory(prefix="outrider-") as private, socket.socket(socket.AF_UNIX) as listener:
