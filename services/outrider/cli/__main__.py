@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from outrider.cli import bench, doctor, fleet, generate, run, scale, up
 from outrider.errors import InvalidRequest, OutriderError
+from outrider.launch.standard_streams import mend_streams
 
 INTERRUPTED = 130
 _DESCRIPTION = (
@@ -66,7 +67,8 @@ def end_on_signals() -> None:
 
 
 def console_script() -> int:
-    """What the installed `outrider` runs: `main` with this process's signals in its hands."""
+    """What the installed `outrider` runs: `main` with this process's signals and streams in its hands."""
+    mend_streams()
     end_on_signals()
     return main()
 

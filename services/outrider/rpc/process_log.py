@@ -10,6 +10,7 @@ import os
 import sys
 
 from outrider.errors import InvalidRequest
+from outrider.launch.standard_streams import mend_streams
 
 LOG_VARIABLE = "OUTRIDER_LOG"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "critical": logging.CRITICAL}
@@ -25,5 +26,6 @@ def level_from_environment() -> int:
 
 
 def start_log(level: int) -> None:
-    """Write to stderr from now on."""
+    """Write to stderr from now on, and nowhere if there is none."""
+    mend_streams()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
