@@ -81,3 +81,10 @@ def test_every_service_ends_that_way(service: str) -> None:
     last = Path(spec.origin).read_text(encoding="utf-8").rstrip().splitlines()[-2:]
     assert last[0] == 'if __name__ == "__main__":'
     assert last[1].strip().startswith("exit_at_once(main(")
+
+
+def test_no_service_imports_torch_before_it_has_read_its_arguments() -> None:
+    """It takes some seconds, for which --help and the sentence about a wrong argument would have to wait."""
+    modules = ", ".join(f"{service}.__main__" for service in SERVICES)
+    process = ended(f"import sys, {modules}; sys.exit('torch' in sys.modules)")
+    assert process.returncode == 0, process.stderr
