@@ -15,6 +15,7 @@ echo "setup: installing what constraints.txt pins into .venv (a minute or two th
 .venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check torch==2.13.0 -e '.[dev,redis]' -c constraints.txt
 # Some machines forbid bytecode by environment; then every process would compile torch and us anew. These imports write what is used most.
 PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c 'import torch, transformers, grpc, rich.console, jinja2.sandbox, pytest, scipy.stats, hypothesis
+import matplotlib.pyplot, redis.asyncio
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 import drafter_service.__main__, pair_service.__main__, machine_service.__main__, outrider.cli.__main__, outrider.coordinator.__main__, outrider.gateway.__main__
 import outrider.engine.int8_reference, outrider.engine.lean_engine, prometheus_client.exposition, triton.compiler'

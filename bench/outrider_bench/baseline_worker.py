@@ -12,8 +12,6 @@ import time
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.utils import logging
 
 CACHE_STEP = 512  # a static cache on a card has a multiple of this many tokens: another size would be compiled anew
 
@@ -45,6 +43,8 @@ class Generator:
         self.assistant = self._load(draft, dtype) if draft else None
 
     def _load(self, path: str, dtype: torch.dtype) -> Any:
+        from transformers import AutoModelForCausalLM  # seconds, which a device that is not there need not wait for
+
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").to(self.device).eval()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -129,6 +129,8 @@ def serve(target: str, draft: str, dtype: str, num_threads: int, device: str) ->
     if missing:
         print(json.dumps({"error": missing}), flush=True)
         return
+    from transformers.utils import logging
+
     logging.disable_progress_bar()
     torch.set_num_threads(num_threads)
     generator = Generator(target, draft, getattr(torch, dtype), num_threads, device)
