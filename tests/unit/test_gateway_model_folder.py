@@ -27,10 +27,11 @@ def test_a_folder_is_used_as_it_is() -> None:
 def test_a_hub_name_becomes_the_snapshot_of_the_verifiers_revision_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None]] = []
 
-    def download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def download(model: str, *, revision: str | None, allow_patterns: list[str]) -> str:
         assert not any(Path("model.safetensors").match(pattern) for pattern in allow_patterns)
-        assert any(Path("tokenizer.json").match(pattern) for pattern in allow_patterns)
-        asked.append((name, revision))
+        for name in ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"):
+            assert any(Path(name).match(pattern) for pattern in allow_patterns), name
+        asked.append((model, revision))
         return str(MODEL_DIR)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -12,7 +12,16 @@ from outrider.engine.vocabulary import read_vocabulary
 from outrider.errors import ModelRefused
 from outrider.types.identity import ModelIdentity
 
-TOKENIZER_FILES = ["tokenizer*", "*.model", "*.jinja", "config.json", "vocab*", "merges.txt", "special_tokens_map.json"]
+TOKENIZER_FILES = [
+    "tokenizer*",
+    "*.model",
+    "*.jinja",
+    "config.json",
+    "vocab*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+]
 _SHOWN_HASH_LEN = 12
 
 
