@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from outrider.cli import bench, doctor, fleet, generate, run, scale, up
 from outrider.errors import InvalidRequest, OutriderError
-from outrider.launch.standard_streams import mend_streams
+from outrider.rpc.standard_streams import mend_streams
 
 INTERRUPTED = 130
 _DESCRIPTION = (

@@ -10,7 +10,7 @@ import os
 import sys
 
 from outrider.errors import InvalidRequest
-from outrider.launch.standard_streams import mend_streams
+from outrider.rpc.standard_streams import mend_streams
 
 LOG_VARIABLE = "OUTRIDER_LOG"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "critical": logging.CRITICAL}

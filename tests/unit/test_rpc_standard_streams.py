@@ -1,6 +1,6 @@
 """A command or a service whose streams were closed, or write an encoding that has not every character, does what it would do otherwise.
 
-pytest tests/unit/test_launch_standard_streams.py
+pytest tests/unit/test_rpc_standard_streams.py
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 # After it a socket has a number of its own, and what is said of "no" on both streams is said or lost.
 MENDED = """
 import os, socket, sys
-from outrider.launch.standard_streams import mend_streams
+from outrider.rpc.standard_streams import mend_streams
 mend_streams()
 with socket.socket() as first:
     number = first.fileno()
@@ -39,7 +40,10 @@ def test_what_an_encoding_has_not_is_written_as_a_number() -> None:
     assert (done.stdout, done.stderr) == (b"\\u2603 no \n", b"\\u2603 no\n")
 
 
-@pytest.mark.parametrize("arguments", [("-m", "outrider.cli", "--version"), ("-m", "outrider.cli", "doctor", "--help")])
-def test_a_command_without_streams_ends_well(arguments: tuple[str, ...]) -> None:
-    command = ["sh", "-c", '"$0" "$@" <&- >&- 2>&-', sys.executable, *arguments]
-    assert subprocess.run(command, check=False).returncode == 0
+def test_a_command_whose_answer_nobody_is_to_read_says_what_is_wrong_as_ever(tmp_path: Path) -> None:
+    asked = ("-m", "outrider.cli", "scale", "--at", f"unix:{tmp_path}/nobody.sock", "--verifiers", "1")
+    command = ["sh", "-c", '"$0" "$@" >&-', sys.executable, *asked]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("outrider: ")
+    assert "Traceback" not in done.stderr
