@@ -22,6 +22,7 @@ from outrider.engine.config import (
 )
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
+from outrider.launch import numbers
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.types.identity import Numerics
 
@@ -104,7 +105,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
     _within("--max-sessions", given.max_sessions, 1, MAX_SESSIONS)
     _within("--max-sessions-per-stream", given.max_sessions_per_stream, 0, MAX_SESSIONS)
     _within("--max-message-mib", given.max_message_mib, 1, 1024)
-    _within("--threads", given.threads, 1, 1024)
+    _within("--threads", given.threads, 1, numbers.MAX_THREADS)
     _within("--max-len", given.max_len, 0, MAX_LEN)
     _within("--max-prefix-len", given.max_prefix_len, 0, MAX_LEN)
     _within("--drain-grace-s", given.drain_grace_s, 0, MAX_GRACE_S)

@@ -12,6 +12,7 @@ from pathlib import Path
 from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
+from outrider.launch import numbers
 from outrider.rpc.address import check_address
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.session.pacing.default import DEFAULT_PACING
@@ -27,7 +28,6 @@ DEFAULT_GRACE_S = 10.0
 MAX_SECONDS = 3600.0
 # As a drafter's: more sessions than steps have rows for, and more threads than machines have cores.
 MAX_SESSIONS = 4096
-MAX_THREADS = 1024
 MAX_CONFIGURED = 8  # drafters, each with a stream of its own; a request that names none is drafted for by all of them
 # Of waiting before the first step; few clients wait longer, and another verifier may be free by then.
 DEFAULT_MAX_QUEUE_MS = 10_000.0
@@ -124,8 +124,8 @@ class VerifierSettings:
         engine = self.engine
         for flag, value, least, most in (
             ("--max-sessions", self.max_sessions, 1, MAX_SESSIONS),
-            ("--threads", engine.num_threads, 0, MAX_THREADS),
-            ("--lent-threads", engine.lent_threads, 0, MAX_THREADS),
+            ("--threads", engine.num_threads, 0, numbers.MAX_THREADS),
+            ("--lent-threads", engine.lent_threads, 0, numbers.MAX_THREADS),
         ):
             if not least <= value <= most:
                 raise InvalidRequest(flag, f"must be in [{least}, {most}], got {value}")

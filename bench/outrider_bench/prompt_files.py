@@ -91,7 +91,7 @@ def _records(path: Path) -> Iterator[object]:
             yield from listed
         else:
             yield from (json.loads(line) for line in content.split("\n") if line.strip())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:  # the latter of lists in lists in lists
         raise InvalidRequest(OPTION, f"{path} is not {path.suffix[1:]}: {error}") from error
 
 

@@ -216,6 +216,28 @@ def options(*arguments: str) -> Namespace:
     return parser.parse_args(arguments)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--verifier-threads", "0", "a whole number in [1, 1024], got 0"),
+        ("--drafter-threads", "-3", "a whole number in [1, 1024], got -3"),
+        ("--lent-threads", "-1", "a whole number in [0, 1024], got -1"),
+    ],
+)
+def test_a_number_of_threads_that_cannot_be_is_refused_as_it_is_read(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        options(option, value)
+    assert f"argument {option}: must be {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--drafter-threads=2", "--drafter-arg=--max-sessions=3"])
+def test_what_a_drafter_would_be_told_is_refused_where_there_is_none(option: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{option.partition('=')[0]}: there is no draft model that would be started with it"):
+        spec_from(options("--draft", "none", option), None)
+
+
 def test_threads_are_planned_from_the_pacing_and_may_be_overridden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.cli.deployment_options.usable_cores", lambda: (0, 1))
     model = tmp_path / "model"

@@ -16,6 +16,7 @@ from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, DTYPE_HELP, FLOAT32,
 from outrider.engine.config import DRAFT_WEIGHTS_HELP, SHORTLIST_HELP, shortlist_from
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
+from outrider.launch import numbers
 from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
 from outrider.launch.threads import FEW_CORES, ThreadPlan, pinned, plan_threads, takes_turns, usable_cores
 from outrider.session.pacing.default import DEFAULT_PACING
@@ -64,19 +65,19 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pacing", default=DEFAULT_PACING, metavar="NAME", help="adaptive, plain, serial, pearl, lookup (%(default)s)")
     group.add_argument(
         "--verifier-threads",
-        type=int,
+        type=numbers.whole_number(1, numbers.MAX_THREADS),
         metavar="N",
         help="compute threads of the verifier (planned from cores and pacing; with --ray of each of them)",
     )
     group.add_argument(
         "--drafter-threads",
-        type=int,
+        type=numbers.whole_number(1, numbers.MAX_THREADS),
         metavar="N",
         help="compute threads of the drafter (planned from cores and pacing; with --ray of each of them)",
     )
     group.add_argument(
         "--lent-threads",
-        type=int,
+        type=numbers.whole_number(0, numbers.MAX_THREADS),
         metavar="N",
         help="further threads of the verifier for steps during which the drafter is idle; 0: a fixed plan by pacing (the drafter's; "
         "with --ray none)",
@@ -230,6 +231,9 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     environment = _sharing_environment(args)
     if args.draft == NO_DRAFT and args.draft_weights == "int8":
         raise InvalidRequest("--draft-weights", f"there is no draft model whose weights could be {args.draft_weights}; leave it out")
+    for option in ("--drafter-threads", "--drafter-arg"):
+        if args.draft == NO_DRAFT and getattr(args, option.removeprefix("--").replace("-", "_")):
+            raise InvalidRequest(option, "there is no draft model that would be started with it; leave it out")
     check_metrics_apart(args.metrics_port, len(METRICS_PLACES), {} if listen is None else {"--listen": listen})
     shortlist_from("--draft-shortlist", args.draft_shortlist)
     if args.draft == NO_DRAFT and args.draft_shortlist.isdecimal():

@@ -74,7 +74,7 @@ def endpoint_table(deployment: Deployment) -> Table:
     if urls:
         table.add_column("metrics")
     for name, pid in pids.items():
-        table.add_row(name, *rows[name], pid, urls.get(name, ""))
+        table.add_row(name, *rows[name], pid, *((urls.get(name, ""),) if urls else ()))
     return table
 
 

@@ -12,6 +12,7 @@ MAX_INT32 = 2**31 - 1  # what a message or gRPC can say of sizes
 MAX_UINT32 = 2**32 - 1  # what most of the client API's numbers can be; a service's own limits are narrower, and its own to say
 MAX_UINT64 = 2**64 - 1  # a request's seed
 MAX_INT64 = 2**63 - 1  # seeds of the bench, which numpy takes
+MAX_THREADS = 1024  # of a service
 MAX_SECONDS = 86_400.0  # a day: longer than anybody waits, and short enough for every clock and event loop
 
 
