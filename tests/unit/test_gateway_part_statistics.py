@@ -27,3 +27,15 @@ def test_a_last_stream_without_statistics_leaves_what_the_origins_tell() -> None
     total = with_lost_part(pb.DraftStatistics(), [B, A, A])
     assert (total.num_rounds, total.num_accepted, total.num_drafted, total.mean_emitted_per_round) == (1, 2, 2, 3.0)
     assert with_lost_part(pb.DraftStatistics(), []).mean_emitted_per_round == 0.0
+
+
+def test_depths_and_guesses_of_a_lost_part_add_up_to_what_was_accepted_and_drafted() -> None:
+    """Or more guesses would have been verified than were made, and more accepted than all depths together."""
+    last = pb.DraftStatistics(num_rounds=1, num_drafted=3, num_accepted=1, num_guessed=4, drafted_by_depth=[1, 1, 1], accepted_by_depth=[1])
+    total = with_lost_part(last, [B, A, A, C, A, B, C])
+    assert (list(total.accepted_by_depth), list(total.drafted_by_depth)) == ([1 + 2, 1], [1 + 3, 1 + 1, 1 + 1])
+    assert sum(total.accepted_by_depth) == total.num_accepted
+    assert sum(total.drafted_by_depth) == total.num_drafted
+    assert total.num_guessed - total.num_drafted == last.num_guessed - last.num_drafted
+    alone = with_lost_part(pb.DraftStatistics(), [A] * 4 + [B])
+    assert list(alone.accepted_by_depth) == list(alone.drafted_by_depth) == [1, 1, 1, 1]
