@@ -5,10 +5,12 @@ Call it before anything else is opened. Must not know what is written.
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
 
+_EVERYTHING = "utf-8"  # has every character: such a stream is left as it is
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
@@ -20,5 +22,5 @@ def mend_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
-        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != _EVERYTHING:
             stream.reconfigure(errors="backslashreplace")
