@@ -33,9 +33,8 @@ class AnswerRoom:
         self._model = {Label.MODEL: Path(engine.identity.model).name}
         self._cramped: set[int] = set()  # handles
         self._parked: set[int] = set()
-        self._too_few: tuple[int, int, int] | None = (
-            None  # the first of those to wait for room, free blocks and growing ones when it had none
-        )
+        # The first of those to wait for room, and free blocks and growing sessions when it had none.
+        self._too_few: tuple[int, int, int] | None = None
         metrics.add(names.NUM_PARKED_SESSIONS, self._model, 0)
 
     def num_waiting(self, sessions: Mapping[int, HostedSession]) -> int:

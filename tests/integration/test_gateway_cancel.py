@@ -29,6 +29,7 @@ REQUEST = GenerationRequest(prompt="hi", seed=1, request_id="it")
 LETTERS = list(range(40, 60))
 # Rows of log-probabilities that make every commit some 12 kB, so that a few fill a flow-control window.
 WIDE_ROWS = 1500
+NUM_WIDE = 300  # of them
 
 
 async def consume(under_test: GatewayUnderTest, request: GenerationRequest, timeout_s: float | None = None) -> list[AnswerEvent]:
@@ -214,22 +215,37 @@ async def test_a_verifier_that_cancels_what_nobody_cancelled_makes_the_answer_un
             await consume(under_test, REQUEST)
 
 
+def wide() -> FakeVerifier:
+    """Whose answer no windows hold."""
+    return FakeVerifier([40] * NUM_WIDE, logprob_rows=WIDE_ROWS)
+
+
+async def unread_call(under_test: GatewayUnderTest, fake: FakeVerifier, **fields: Any) -> Any:
+    """Its client has read that it was started and reads no more; its verifier is held back by now."""
+    call = under_test.stub.Generate(pb.GenerateRequest(prompt="hi", top_logprobs=1, max_tokens=NUM_WIDE, **fields))
+    assert (await call.read()).HasField("started")
+    await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+    return call
+
+
+async def told(call: Any) -> grpc.aio.AioRpcError:
+    """How a call ends that is read on, which nobody keeps waiting for."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(_count(call), IDLE_TIMEOUT_S)
+    assert caught.value.code() is grpc.StatusCode.CANCELLED
+    return caught.value
+
+
 async def test_a_slow_reader_holds_the_verifier_back_and_can_still_be_aborted() -> None:
-    num_rounds = 300
-    fake = FakeVerifier([40] * num_rounds, logprob_rows=WIDE_ROWS)
+    fake = wide()
     async with gateway_over(fake) as under_test:
-        call = under_test.stub.Generate(pb.GenerateRequest(prompt="hi", request_id="slow", top_logprobs=1, max_tokens=num_rounds))
-        assert (await call.read()).HasField("started")
-        await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+        call = await unread_call(under_test, fake, request_id="slow")
         assert fake.num_commits < 3 * GatewayLimits().max_queued_events, "the queue and two flow-control windows, no more"
         assert under_test.gateway.servicer.live_counts().queued <= GatewayLimits().max_queued_events
         await under_test.client.abort("slow")
         await fake.wait_live(0)
         await under_test.idle()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await asyncio.wait_for(_count(call), IDLE_TIMEOUT_S)
-    assert caught.value.code() is grpc.StatusCode.CANCELLED
-    assert "'slow' was aborted" in str(caught.value.details())
+        assert "'slow' was aborted" in str((await told(call)).details())
 
 
 async def _count(call: grpc.aio.UnaryStreamCall) -> int:  # type: ignore[type-arg]
@@ -237,28 +253,21 @@ async def _count(call: grpc.aio.UnaryStreamCall) -> int:  # type: ignore[type-ar
 
 
 async def test_a_slow_reader_that_reads_on_gets_everything() -> None:
-    fake = FakeVerifier([40] * 300, logprob_rows=WIDE_ROWS)
+    fake = wide()
     async with gateway_over(fake) as under_test:
-        call = under_test.stub.Generate(pb.GenerateRequest(prompt="hi", top_logprobs=1, max_tokens=300))
-        await call.read()
-        await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+        call = await unread_call(under_test, fake)
         kinds = [message.WhichOneof("event") async for message in _rest(call)]
-    assert kinds == ["delta"] * 300 + ["finished", "done"]
+    assert kinds == ["delta"] * NUM_WIDE + ["finished", "done"]
 
 
 @pytest.mark.parametrize("num_samples", [1, 2])
 async def test_who_stays_and_takes_nothing_is_not_waited_for_without_end(num_samples: int) -> None:
-    fake = FakeVerifier([40] * 300, logprob_rows=WIDE_ROWS)
+    fake = wide()
     async with gateway_over(fake, limits=GatewayLimits(max_unread_s=0.4)) as under_test:
-        call = under_test.stub.Generate(pb.GenerateRequest(prompt="hi", n=num_samples, top_logprobs=1, max_tokens=300))
-        assert (await call.read()).HasField("started")
-        await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+        call = await unread_call(under_test, fake, n=num_samples)
         await fake.wait_live(0)
         await under_test.idle()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await asyncio.wait_for(_count(call), IDLE_TIMEOUT_S)
-    assert caught.value.code() is grpc.StatusCode.CANCELLED
-    assert "has taken nothing of its answer for 0.4 s" in str(caught.value.details())
+        assert "has taken nothing of its answer for 0.4 s" in str((await told(call)).details())
 
 
 async def _rest(call: Any) -> AsyncIterator[pb.GenerateResponse]:
