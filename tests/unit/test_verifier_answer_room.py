@@ -179,6 +179,7 @@ def test_who_reads_nothing_gives_way_to_whoever_can_go_on_although_it_is_the_old
         hall.rounds()
         assert not other.is_parked
     assert unread.is_parked
+    assert num_parked(hall.metrics) == 1, "nobody is read anew before it is found that another may wait as well"
     hall.rounds()
     assert unread.is_parked, "it could do nothing with room"
     assert hall.room.num_waiting(hall.sessions) == 0
