@@ -30,6 +30,7 @@ _PROTOTYPES = {
     "thin_multiplies_tiles": ([], ctypes.c_int),
     "thin_multiplies_float16": ([], ctypes.c_int),
     "thin_multiplies_fixed16": ([], ctypes.c_int),
+    "thin_multiplies_fixed16_wide": ([], ctypes.c_int),
     "thin_vector_len": ([], ctypes.c_int),
     "thin_logprobs": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
     "thin_touch": ([_POINTER], _POINTER),
@@ -66,13 +67,18 @@ def multiplies_float16() -> bool:
 
 
 def multiplies_fixed16() -> bool:
-    """Whether they multiply whole numbers of 16 bits, 16 at a time: a compiler, and a processor with AVX2."""
+    """Whether they multiply whole numbers of 16 bits, 16 at a time or 32: a compiler, and a processor with AVX2."""
     return _says("thin_multiplies_fixed16") > 0
 
 
 def prefers_fixed16() -> bool:
-    """Whether those come quicker than floats do: where floats come eight at a time, not sixteen."""
-    return multiplies_fixed16() and _says("thin_vector_len") == _SHORT_VECTOR
+    """Whether those come quicker than floats do: where floats come eight at a time, not sixteen, or whole numbers 32 (AVX512_VNNI)."""
+    return multiplies_fixed16() and (has_short_vectors() or _says("thin_multiplies_fixed16_wide") > 0)
+
+
+def has_short_vectors() -> bool:
+    """Whether floats come eight at a time: a compiler, and a processor without AVX512."""
+    return _says("thin_vector_len") == _SHORT_VECTOR
 
 
 def takes_bfloat16() -> bool:

@@ -19,7 +19,7 @@ import torch
 from broken_c import break_thin
 from mostly_slow import mostly_slow
 from outrider_kernels.thin_attention import HeadSizes, PoolArray, RowKeys, ThinAttention, ThinStep
-from outrider_kernels.thin_team import ThinTeam, prefers_fixed16
+from outrider_kernels.thin_team import ThinTeam, has_short_vectors
 from outrider_kernels.tree_attention import reference_tree_attention
 
 FloatArray = npt.NDArray[np.float32]
@@ -305,7 +305,7 @@ BREAKS = {
     "stored at the next slot": ("step->slots[row]) * dim;", "step->slots[row] + 1) * dim;"),
     "cut off, not rounded": ("(own + 0x7FFFu + (own >> 16 & 1u)) >> 16", "own >> 16"),
     # where vectors are of 256 bits there is no half of one
-    **({} if prefers_fixed16() else {"a block's last half vector of halves": ("if (at < length) *(bits *)", "if (0) *(bits *)")}),
+    **({} if has_short_vectors() else {"a block's last half vector of halves": ("if (at < length) *(bits *)", "if (0) *(bits *)")}),
     "no mask": ("scores[begin + at] += mask[at];", ";"),
     "scores not scaled": ("heads[at] *= layer->scaling;", "heads[at] *= 1.0f;"),
     "keys passed over that somebody sees": ("mask[-1 - hidden] < 0.0f", "mask[-1 - hidden] <= 0.0f"),

@@ -60,7 +60,7 @@ def test_columns_of_any_size_are_kept() -> None:
 def test_products_are_these_very_blocks(_: bool, inputs: int, outputs: int) -> None:
     weight, rows = weights(inputs, outputs), some_rows(MOST, inputs)
     matrix, expected = ThinMatrix.pack_fixed16(weight), as_blocks(rows, weight)
-    for num_rows in (1, 2, 3, 4, 5, 6, 7, 11, 13, MOST):
+    for num_rows in range(1, MOST + 1):  # tiles of every height, with 256 bits and 512, one and two of them
         for threads in (1, 3):
             np.testing.assert_array_equal(product(matrix, rows[:num_rows].copy(), threads=threads), expected[:num_rows])
 
@@ -136,16 +136,22 @@ def test_whole_numbers_are_for_processors_that_multiply_them(monkeypatch: pytest
         ThinProduct(ThinTeam(1), ThinMatrix.pack_fixed16(weights(20, 30)), some_rows(8, 20), np.empty((8, 30), np.float32))
 
 
-@pytest.mark.parametrize(("can_be", "vector_len", "bfloat16_too", "preferred"), [
-    (1, 8, 0, True),
-    (1, 16, 0, False),
-    (1, 16, 1, False),
-    (0, 8, 0, False),
+@pytest.mark.parametrize(("can_be", "wide", "vector_len", "bfloat16_too", "preferred"), [
+    (1, 0, 8, 0, True),
+    (1, 0, 16, 0, False),
+    (1, 0, 16, 1, False),
+    (1, 1, 16, 0, True),
+    (0, 0, 8, 0, False),
 ])  # fmt: skip
-def test_they_are_preferred_where_floats_come_eight_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, can_be: int, vector_len: int, bfloat16_too: int, preferred: bool
+def test_they_are_preferred_where_floats_come_eight_at_a_time_or_whole_numbers_thirty_two(
+    monkeypatch: pytest.MonkeyPatch, can_be: int, wide: int, vector_len: int, bfloat16_too: int, preferred: bool
 ) -> None:
-    says = {"thin_multiplies_fixed16": can_be, "thin_vector_len": vector_len, "thin_multiplies_pairs": bfloat16_too}
+    says = {
+        "thin_multiplies_fixed16": can_be,
+        "thin_multiplies_fixed16_wide": wide,
+        "thin_vector_len": vector_len,
+        "thin_multiplies_pairs": bfloat16_too,
+    }
     monkeypatch.setattr(thin_team, "_says", says.__getitem__)
     assert prefers_fixed16() == preferred
     assert takes_bfloat16() == (preferred or bool(bfloat16_too))

@@ -11,7 +11,7 @@
    the matrix.
    Source: block floating point, Wilkinson, Rounding Errors in Algebraic Processes, 1963, section 1.2. */
 
-#include "thin.h"
+#include "fixed16.h"
 
 int thin_multiplies_fixed16(void) {
 #if defined(__AVX2__) && defined(__FMA__)
@@ -26,8 +26,6 @@ int thin_vector_len(void) { return WIDTH; }
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 
-#define BLOCK 32 /* inputs that share a scale, as in thin_matrix.py */
-#define BLOCK_PAIRS (BLOCK / 2)
 #define LARGEST 4095.0f
 #define LEAST_LARGEST 1.5e-35f /* of a block; LARGEST over less is no float, and what is less becomes zero */
 #define LARGEST_OF_BYTES 32767.0f /* the same two of rows that meet int8 */
@@ -55,14 +53,6 @@ typedef struct {
     int group_len, size, is_sliced;              /* size: bytes of a pair of weights */
 } product;
 
-INLINE int64_t blocks_of(int64_t inputs) { return (inputs + BLOCK - 1) / BLOCK; }
-
-/* Numbers of a row: the pairs of whole blocks, then the blocks' scales, up to the end of a line. */
-INLINE int64_t row_len(int64_t inputs) {
-    const int64_t blocks = blocks_of(inputs);
-    return blocks * BLOCK_PAIRS + (blocks + BLOCK_PAIRS - 1) / BLOCK_PAIRS * BLOCK_PAIRS;
-}
-
 /* BLOCK numbers, to multiples of their largest over `most_of`; returns their scale. Of numbers that are none the scale is none. */
 INLINE float round_block(const float *x, float most_of, float least, uint32_t *to) {
     const __m256i no_sign = _mm256_set1_epi32(0x7FFFFFFF);
@@ -86,7 +76,7 @@ INLINE float round_block(const float *x, float most_of, float least, uint32_t *t
 
 /* x: a row as it is to be multiplied, after the norm if there is one. */
 void thin_fixed16_round(const thin_call *call, const float *x, int64_t row) {
-    const int64_t inputs = call->inputs, len = row_len(inputs), whole = inputs / BLOCK, blocks = blocks_of(inputs);
+    const int64_t inputs = call->inputs, len = fixed16_row_len(inputs), whole = inputs / BLOCK, blocks = fixed16_blocks_of(inputs);
     uint32_t *to = call->rounded + row * len;
     const float most_of = call->format == FIXED8 ? LARGEST_OF_BYTES : LARGEST, least = call->format == FIXED8 ? LEAST_OF_BYTES : LEAST_LARGEST;
     float *scales = (float *)(to + blocks * BLOCK_PAIRS);
@@ -134,10 +124,10 @@ INLINE __m256i load_pairs(const char *at, const int size) {
 /* `rows` rows from `row` on, `panels` panels from `first` on. rows, panels, size and sliced are constants wherever this is expanded. */
 INLINE void tile(const product *job, int64_t row, int64_t first, const thin_slice *of, const int rows, const int panels, const int size, const int sliced) {
     __m256 sums[TALL_ROWS][2 * GROUP_LEN]; /* in the nearest cache; the blocks' take the registers */
-    const int64_t pairs = job->pairs, stride = pairs * PANEL, len = row_len(job->call->inputs), fetched = min(pairs, job->ahead);
+    const int64_t pairs = job->pairs, stride = pairs * PANEL, len = fixed16_row_len(job->call->inputs), fetched = min(pairs, job->ahead);
     const uint32_t *y = job->call->rounded + row * len;
     const char *weights = (const char *)job->call->panels + first * stride * size;
-    const float *scales = (const float *)(y + blocks_of(job->call->inputs) * BLOCK_PAIRS);
+    const float *scales = (const float *)(y + fixed16_blocks_of(job->call->inputs) * BLOCK_PAIRS);
     const int64_t begin = sliced ? of->begin : 0, last = sliced ? of->end : pairs, fetch_step = sliced ? of->fetch_step : 0;
     const char *fetch = sliced ? of->fetch : 0;
     for (int m = 0; m < rows; m++)
@@ -245,6 +235,10 @@ static void run_chunk(const void *argument, int64_t chunk) {
 
 /* Rows that are rounded already. */
 void thin_fixed16(team *all, const thin_call *call, int64_t rows) {
+    if (call->format == FIXED16 && thin_multiplies_fixed16_wide()) {
+        thin_fixed16_wide(all, call, rows);
+        return;
+    }
     const int64_t num_tiles = (rows + TALL_ROWS - 1) / TALL_ROWS, num_panels = panels_of(call);
     const int64_t tallest = (rows + num_tiles - 1) / num_tiles;
     const int group_len = tallest == 1 ? GROUP_LEN : tallest <= NARROW_ROWS ? 2 : 1;

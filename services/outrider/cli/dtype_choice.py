@@ -18,8 +18,8 @@ from outrider_kernels.thin_team import takes_bfloat16
 AUTO_DTYPE = "auto"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 DTYPE_HELP = (
-    "of weights and activations; auto: bfloat16 where the checkpoints are and this processor is quicker in it (AVX512_BF16, or AVX2 "
-    "and no AVX512, and a C compiler), else float32 (%(default)s)"
+    "of weights and activations; auto: bfloat16 where the checkpoints are and this processor is quicker in it (AVX512_BF16, AVX512_VNNI, "
+    "or AVX2 and no AVX512, and a C compiler), else float32 (%(default)s)"
 )
 
 

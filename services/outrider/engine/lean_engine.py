@@ -179,7 +179,9 @@ def thin_team(config: EngineConfig) -> ThinTeam | None:
     if not (is_theirs and config.thin_products and config.device == "cpu" and config.array_rows):
         return None
     if config.dtype is DType.BFLOAT16 and not takes_bfloat16():
-        _LOG.info("bfloat16 is thin products' with a compiler and AVX512_BF16, or AVX2 and no AVX512: torch computes, or ask for float32")
+        _LOG.info(
+            "bfloat16 is thin products' with a compiler and AVX512_BF16, AVX512_VNNI, or AVX2 alone: torch computes, or ask for float32"
+        )
         return None
     try:
         return ThinTeam((config.num_threads or torch.get_num_threads()) + config.lent_threads)
