@@ -4,8 +4,8 @@ A general product rearranges the matrix on every call, which for few rows costs 
 that are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is the very float it stands for, at half the bytes, and bytes
 are what a product of few rows waits for. So do weights that were made int8 (int8_weight.py), at a quarter. Where the processor multiplies
 bfloat16 numbers itself, rows may be rounded to bfloat16 as well (`pack_pairs`): many rows then take half the time, and get other bits;
-where it multiplies float16 numbers, rows may be rounded to those (`pack_float16`), and where floats come eight at a time at most, to whole
-numbers of 16 bits (`pack_fixed16`). Where a guess is enough, int8 weights may meet such rows: rounded to 16 bits where the processor
+where it multiplies float16 numbers, rows may be rounded to those (`pack_float16`), and where whole numbers of 16 bits come quicker than
+floats, to those (`pack_fixed16`). Where a guess is enough, int8 weights may meet such rows: rounded to 16 bits where the processor
 multiplies bytes (`pack_quads`: half the bytes of pairs and, for one row, half the time), else by blocks
 (`pack_fixed8`). Must not know products, models or batches. Source: the packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """

@@ -1,6 +1,6 @@
 """Products of few rows with a matrix that was packed once: numpy arrays in and out, a compiled C file in between.
 
-A row's bits depend on the row and the matrix alone (thin/product.c, quads.c, float16.c, fixed16.c, tiles.c). Definition:
+A row's bits depend on the row and the matrix alone (thin/product.c, quads.c, float16.c, fixed16.c, fixed16_wide.c, tiles.c). Definition:
 `reference_product`, for int8 of the dequantised weights, where rows are rounded too of what both are rounded to. Must not know models,
 batches or how a matrix was packed (thin_matrix.py). Source: the register tiles of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """

@@ -8,19 +8,28 @@ Run: pytest tests/kernels/test_thin_fixed16.py
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from broken_c import break_thin
 from fakes_thin import FloatArray, bfloat16, product, some_rows, sums_by_blocks, weights, with_outliers
 from outrider_kernels import thin_product, thin_team
 from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct, reference_product
-from outrider_kernels.thin_team import ThinTeam, multiplies_fixed16, prefers_fixed16, takes_bfloat16
+from outrider_kernels.thin_team import ThinTeam, has_short_vectors, multiplies_fixed16, prefers_fixed16, takes_bfloat16
 
 SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (32, 33), (64, 7), (65, 48), (384, 100), (96, 1040), (130, 113)]  # blocks, panels, groups
 MOST = 19
 LARGEST = 4095.0  # as in thin/fixed16.c
 ONLY_HERE = [True] if multiplies_fixed16() else []
+WIDE_HERE = [True] if multiplies_fixed16() and prefers_fixed16() and not has_short_vectors() else []
+WIDE_BREAKS = {
+    "another row's scale": ("scales[m * len + at_block]", "scales[at_block]"),
+    "the rest of a panel in the next one's place": ("weights + n * stride + k * PANEL", "weights + (n ? stride : 0) + k * PANEL"),
+    "a block too long": ("min(k + BLOCK_PAIRS, pairs)", "min(k + 2 * BLOCK_PAIRS, pairs)"),
+}
 
 
 def as_blocks(rows: FloatArray, weight: FloatArray) -> FloatArray:
@@ -55,14 +64,33 @@ def test_columns_of_any_size_are_kept() -> None:
     assert (np.abs(unpacked - weight) <= 2.0**-14 * np.abs(weight).max(axis=1, keepdims=True) + 2.0**-127).all()
 
 
-@pytest.mark.parametrize("_", ONLY_HERE)
-@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_products_are_these_very_blocks(_: bool, inputs: int, outputs: int) -> None:
+def check_blocks(inputs: int, outputs: int) -> None:
     weight, rows = weights(inputs, outputs), some_rows(MOST, inputs)
     matrix, expected = ThinMatrix.pack_fixed16(weight), as_blocks(rows, weight)
     for num_rows in range(1, MOST + 1):  # tiles of every height, with 256 bits and 512, one and two of them
         for threads in (1, 3):
             np.testing.assert_array_equal(product(matrix, rows[:num_rows].copy(), threads=threads), expected[:num_rows])
+
+
+@pytest.mark.parametrize("_", ONLY_HERE)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_products_are_these_very_blocks(_: bool, inputs: int, outputs: int) -> None:
+    check_blocks(inputs, outputs)
+
+
+@pytest.mark.parametrize("_", WIDE_HERE)
+def test_256_bits_give_the_same_where_there_are_512(_: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_thin(monkeypatch, tmp_path, "fixed16.c", "call->format == FIXED16 && thin_multiplies_fixed16_wide()", "0")
+    for inputs, outputs in SHAPES:
+        check_blocks(inputs, outputs)
+
+
+@pytest.mark.parametrize("_", WIDE_HERE)
+@pytest.mark.parametrize("broken", list(WIDE_BREAKS))
+def test_broken_products_with_512_bits_would_be_noticed(broken: str, _: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_thin(monkeypatch, tmp_path, "fixed16_wide.c", *WIDE_BREAKS[broken])
+    with pytest.raises(AssertionError):
+        check_blocks(384, 100)
 
 
 @pytest.mark.parametrize("_", ONLY_HERE)

@@ -2,7 +2,7 @@
    that are rounded by blocks of BLOCK inputs to whole multiples of the block's largest magnitude over LARGEST. Or a matrix of int8 in that order
    (FIXED8), each column its scale times them: half the bytes, widened as they are read, and rows that keep all of their 16 bits.
 
-   Without 512 bits a processor multiplies and adds eight floats in an instruction; one for whole numbers multiplies sixteen and adds neighbours, and
+   Without 512 bits (with them: fixed16_wide.c) a processor multiplies and adds eight floats in an instruction; one for whole numbers multiplies sixteen and adds neighbours, and
    another adds to the sums, so that as many products take two thirds of the time or less. Sums of a block stay within 32 bits: BLOCK products of at
    most LARGEST and 2^14 (thin_matrix.py), or LARGEST_OF_BYTES and 127. They are exact, whatever their order; then they become floats, and one
    multiply-add with the block's scale adds them up. A block of its own scale is why a row with outliers loses nothing but beside them: what is

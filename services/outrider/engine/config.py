@@ -58,7 +58,8 @@ class DType(Enum):
     BFLOAT16 on a processor that multiplies such numbers itself (AVX512_BF16; lean engine, full weights): weights, and what they are
     multiplied with, are rounded to it; sums, norms, attention and the cache are fp32. Where it multiplies float16 numbers and no tiles
     (AVX512_FP16, no AMX_BF16), rows and weights are rounded to those instead, which is nearer; bfloat16 weights stay what they are. One
-    with AVX2 and no 512 bits has whole numbers of 16 bits instead, by columns and by blocks of a row, which is nearer as well.
+    without either that has AVX512_VNNI, or AVX2 and no 512 bits, has whole numbers of 16 bits instead, by columns and by blocks of a row,
+    which is nearer as well.
     """
 
     FLOAT32 = "float32"
@@ -102,7 +103,7 @@ class EngineConfig:
     not fit is refused when it comes.
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
     thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead (array_rows 0: none does);
-    where the processor has AVX512_BF16, or AVX2 and no 512 bits, those of bfloat16 too.
+    where the processor has AVX512_BF16, AVX512_VNNI, or AVX2 and no 512 bits, those of bfloat16 too.
     thin_rows: that go through them at a time, at most max_rows; more of a step go in parts, each of which reads all weights.
     card_graphs: on a card, small steps of the lean engine in `fast` numerics are recorded at load time and played from then on.
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
