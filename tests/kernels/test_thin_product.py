@@ -72,7 +72,7 @@ def test_products_are_the_definition(team: ThinTeam, inputs: int, outputs: int, 
     weight, as_read = weights(inputs, outputs, packing == "halves"), rounded if packing == "pairs" else np.asarray
     matrix = packed(weight, packing)
     bias, norm = some_rows(1, outputs, 2)[0], RowNorm(some_rows(1, inputs, 3)[0], 1e-5)
-    for num_rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, MOST):
+    for num_rows in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, MOST):
         rows = some_rows(num_rows, inputs)
         tolerance = 2e-6 * np.sqrt(inputs) * np.abs(rows).max() * np.abs(weight).max() + 1e-6
         expected = reference_product(as_read(rows), as_read(weight)) + bias
