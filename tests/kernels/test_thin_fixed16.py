@@ -26,9 +26,10 @@ LARGEST = 4095.0  # as in thin/fixed16.c
 ONLY_HERE = [True] if multiplies_fixed16() else []
 WIDE_HERE = [True] if multiplies_fixed16() and prefers_fixed16() and not has_short_vectors() else []
 WIDE_BREAKS = {
-    "another row's scale": ("scales[m * len + at_block]", "scales[at_block]"),
-    "the rest of a panel in the next one's place": ("weights + n * stride + k * PANEL", "weights + (n ? stride : 0) + k * PANEL"),
-    "a block too long": ("min(k + BLOCK_PAIRS, pairs)", "min(k + 2 * BLOCK_PAIRS, pairs)"),
+    "another row's scale": ("fixed16_wide.c", "scales[m * len + at_block]", "scales[at_block]"),
+    "a panel in the place of others": ("fixed16_wide.c", "weights + n * stride + k * PANEL", "weights + (n ? stride : 0) + k * PANEL"),
+    "a block too long": ("fixed16_wide.c", "min(k + BLOCK_PAIRS, pairs)", "min(k + 2 * BLOCK_PAIRS, pairs)"),
+    "half of a block passed over": ("fixed16.c", "_mm512_unpackhi_epi32(of[2 * n]", "_mm512_unpacklo_epi32(of[2 * n]"),
 }
 
 
@@ -88,7 +89,7 @@ def test_256_bits_give_the_same_where_there_are_512(_: bool, tmp_path: Path, mon
 @pytest.mark.parametrize("_", WIDE_HERE)
 @pytest.mark.parametrize("broken", list(WIDE_BREAKS))
 def test_broken_products_with_512_bits_would_be_noticed(broken: str, _: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_thin(monkeypatch, tmp_path, "fixed16_wide.c", *WIDE_BREAKS[broken])
+    break_thin(monkeypatch, tmp_path, *WIDE_BREAKS[broken])
     with pytest.raises(AssertionError):
         check_blocks(384, 100)
 
@@ -116,11 +117,12 @@ def test_rows_of_any_size_are_served_and_no_block_leaves_32_bits(_: bool, larges
 
 @pytest.mark.parametrize("_", ONLY_HERE)
 def test_what_is_too_small_for_a_scale_is_nothing(_: bool) -> None:
-    rows = np.full((2, 64), 1e-36, np.float32)
-    rows[1, 40:] = 1.0
-    out = product(ThinMatrix.pack_fixed16(np.ones((20, 64), np.float32)), rows)
-    assert not out[0].any()
-    np.testing.assert_allclose(out[1], 24.0, rtol=1e-3)
+    for inputs in (64, 224):  # blocks by themselves, and four together before them
+        rows = np.full((2, inputs), 1e-36, np.float32)
+        rows[1, inputs - 24 :] = rows[1, : inputs // 4] = 1.0
+        out = product(ThinMatrix.pack_fixed16(np.ones((20, inputs), np.float32)), rows)
+        assert not out[0].any()
+        np.testing.assert_allclose(out[1], 24.0 + inputs // 4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("_", ONLY_HERE)
@@ -139,9 +141,10 @@ def test_it_is_nearer_to_the_definition_than_bfloat16_rows_are(_: bool, outlier:
 
 
 @pytest.mark.parametrize("_", ONLY_HERE)
-def test_rows_of_zeros_give_the_bias_and_what_is_no_number_gives_none(_: bool) -> None:
-    matrix = ThinMatrix.pack_fixed16(weights(40, 30))
-    rows, bias = some_rows(4, 40), some_rows(1, 30, 2)[0]
+@pytest.mark.parametrize("inputs", [40, 200])
+def test_rows_of_zeros_give_the_bias_and_what_is_no_number_gives_none(_: bool, inputs: int) -> None:
+    matrix = ThinMatrix.pack_fixed16(weights(inputs, 30))
+    rows, bias = some_rows(4, inputs), some_rows(1, 30, 2)[0]
     rows[0], rows[1, 7], rows[2, 39] = 0.0, np.nan, np.inf
     out = product(matrix, rows, bias=bias)
     np.testing.assert_array_equal(out[0], bias)

@@ -74,13 +74,60 @@ INLINE float round_block(const float *x, float most_of, float least, uint32_t *t
     return largest - largest == 0.0f ? largest / most_of : largest - largest;
 }
 
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#define TOGETHER 4 /* blocks whose scales are found side by side */
+
+/* The largest of each of TOGETHER vectors. */
+INLINE __m128i largest_of_each(const __m512i *of) {
+    __m512i pairs[2];
+    for (int n = 0; n < 2; n++)
+        pairs[n] = _mm512_max_epi32(_mm512_unpacklo_epi32(of[2 * n], of[2 * n + 1]), _mm512_unpackhi_epi32(of[2 * n], of[2 * n + 1]));
+    const __m512i fours = _mm512_max_epi32(_mm512_unpacklo_epi64(pairs[0], pairs[1]), _mm512_unpackhi_epi64(pairs[0], pairs[1]));
+    const __m256i halves = _mm256_max_epi32(_mm512_castsi512_si256(fours), _mm512_extracti64x4_epi64(fours, 1));
+    return _mm_max_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+}
+
+/* TOGETHER blocks, each as `round_block` has it: the same bits. */
+INLINE void round_blocks(const float *x, float most_of, float least, uint32_t *to, float *scales) {
+    const __m512i no_sign = _mm512_set1_epi32(0x7FFFFFFF), order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    __m512 values[2 * TOGETHER];
+    __m512i most[TOGETHER];
+    for (int at = 0; at < 2 * TOGETHER; at++) values[at] = _mm512_loadu_ps(x + WIDTH * at);
+    for (int block = 0; block < TOGETHER; block++)
+        most[block] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(values[2 * block]), no_sign),
+                                       _mm512_and_si512(_mm512_castps_si512(values[2 * block + 1]), no_sign));
+    const __m128 largest = _mm_castsi128_ps(largest_of_each(most)), none = _mm_sub_ps(largest, largest);
+    float factors[TOGETHER];
+    _mm_storeu_ps(factors, _mm_maskz_div_ps(_mm_cmp_ps_mask(largest, _mm_set1_ps(least), _CMP_GE_OQ), _mm_set1_ps(most_of), largest));
+    const __mmask8 is_finite = _mm_cmp_ps_mask(none, _mm_setzero_ps(), _CMP_EQ_OQ);
+    _mm_storeu_ps(scales, _mm_mask_div_ps(none, is_finite, largest, _mm_set1_ps(most_of)));
+    for (int block = 0; block < TOGETHER; block++) {
+        const __m512 factor = _mm512_set1_ps(factors[block]);
+        const __m512i first = _mm512_cvtps_epi32(_mm512_mul_ps(values[2 * block], factor)), second = _mm512_cvtps_epi32(_mm512_mul_ps(values[2 * block + 1], factor));
+        _mm512_storeu_si512(to + block * BLOCK_PAIRS, _mm512_permutexvar_epi64(order, _mm512_packs_epi32(first, second)));
+    }
+}
+
+INLINE int64_t round_most(const float *x, int64_t whole, float most_of, float least, uint32_t *to, float *scales) {
+    int64_t block = 0;
+    for (; block + TOGETHER <= whole; block += TOGETHER) round_blocks(x + block * BLOCK, most_of, least, to + block * BLOCK_PAIRS, scales + block);
+    return block;
+}
+#else
+INLINE int64_t round_most(const float *x, int64_t whole, float most_of, float least, uint32_t *to, float *scales) {
+    (void)x, (void)whole, (void)most_of, (void)least, (void)to, (void)scales;
+    return 0;
+}
+#endif
+
 /* x: a row as it is to be multiplied, after the norm if there is one. */
 void thin_fixed16_round(const thin_call *call, const float *x, int64_t row) {
     const int64_t inputs = call->inputs, len = fixed16_row_len(inputs), whole = inputs / BLOCK, blocks = fixed16_blocks_of(inputs);
     uint32_t *to = call->rounded + row * len;
     const float most_of = call->format == FIXED8 ? LARGEST_OF_BYTES : LARGEST, least = call->format == FIXED8 ? LEAST_OF_BYTES : LEAST_LARGEST;
     float *scales = (float *)(to + blocks * BLOCK_PAIRS);
-    for (int64_t block = 0; block < whole; block++) scales[block] = round_block(x + block * BLOCK, most_of, least, to + block * BLOCK_PAIRS);
+    for (int64_t block = round_most(x, whole, most_of, least, to, scales); block < whole; block++)
+        scales[block] = round_block(x + block * BLOCK, most_of, least, to + block * BLOCK_PAIRS);
     if (whole < blocks) {
         float rest[BLOCK] = {0.0f};
         for (int64_t at = 0; at < inputs - whole * BLOCK; at++) rest[at] = x[whole * BLOCK + at];
