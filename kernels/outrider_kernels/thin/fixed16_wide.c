@@ -23,12 +23,6 @@ int thin_multiplies_fixed16_wide(void) {
 #define NARROW_ROWS 4
 #define AHEAD_PAIRS 64
 
-typedef struct {
-    const thin_call *call;
-    int64_t rows, pairs, num_groups, num_chunks; /* groups of panels; chunks of groups */
-    int group_len;
-} product;
-
 /* PANEL columns from `column` on, or as many as there are, to where they belong. */
 INLINE void put(const thin_call *call, __m512 sum, int64_t row, int64_t column) {
     const __mmask16 some = some_of(call->outputs - column);
@@ -44,7 +38,7 @@ INLINE void add_products(__m512i *sums, __m512i weights, __m512i pair) {
 }
 
 /* `rows` rows from `row` on, `panels` panels from `first` on. rows and panels are constants wherever this is expanded. */
-INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels) {
+INLINE void tile(const pairs_product *job, int64_t row, int64_t first, const int rows, const int panels) {
     __m512 sums[TALL_ROWS][GROUP_LEN]; /* in the nearest cache; the blocks' take the registers */
     const int64_t pairs = job->pairs, stride = pairs * PANEL, fetched = min(pairs, AHEAD_PAIRS), len = fixed16_row_len(job->call->inputs);
     const uint32_t *y = job->call->rounded + row * len, *weights = (const uint32_t *)job->call->panels + first * stride;
@@ -82,47 +76,32 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
 #define TILE(ROWS, PANELS) \
     case ROWS: tile(job, row, first, ROWS, PANELS); return;
 
-static void four_panels(const product *job, int64_t row, int64_t first, int rows) {
+static void four_panels(const pairs_product *job, int64_t row, int64_t first, int rows) {
     switch (rows) { TILE(1, 4) TILE(2, 4) TILE(3, 4) default: TILE(4, 4) }
 }
 
-static void two_panels(const product *job, int64_t row, int64_t first, int rows) {
+static void two_panels(const pairs_product *job, int64_t row, int64_t first, int rows) {
     switch (rows) {
         TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2) TILE(11, 2) default: TILE(12, 2)
     }
 }
 
-static void one_panel(const product *job, int64_t row, int64_t first, int rows) {
+static void one_panel(const pairs_product *job, int64_t row, int64_t first, int rows) {
     switch (rows) {
         TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) default: TILE(12, 1)
     }
 }
 
-static void run_chunk(const void *argument, int64_t chunk) {
-    const product *job = argument;
-    const int64_t num_tiles = (job->rows + TALL_ROWS - 1) / TALL_ROWS;
-    const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
-    const int64_t last = min(end * job->group_len, panels_of(job->call));
-    for (int64_t place = begin * job->group_len; place < last;) {
-        const int64_t first = panel_at(job->call, place), together = side_by_side(job->call, place, last, job->group_len);
-        const int panels = together == job->group_len ? job->group_len : together >= SHORT_GROUP_LEN ? SHORT_GROUP_LEN : 1;
-        for (int64_t at = 0; at < num_tiles; at++) {
-            const int64_t row = at * job->rows / num_tiles;
-            const int rows = (int)((at + 1) * job->rows / num_tiles - row);
-            if (panels == GROUP_LEN) four_panels(job, row, first, rows);
-            else if (panels == SHORT_GROUP_LEN) two_panels(job, row, first, rows);
-            else one_panel(job, row, first, rows);
-        }
-        place += panels;
-    }
+static void tile_of(const pairs_product *job, int64_t row, int64_t first, int rows, int panels) {
+    if (panels == GROUP_LEN) four_panels(job, row, first, rows);
+    else if (panels == SHORT_GROUP_LEN) two_panels(job, row, first, rows);
+    else one_panel(job, row, first, rows);
 }
 
+static void run_chunk(const void *job, int64_t chunk) { pairs_chunk(job, chunk, TALL_ROWS, tile_of); }
+
 void thin_fixed16_wide(team *all, const thin_call *call, int64_t rows) {
-    const int64_t num_tiles = (rows + TALL_ROWS - 1) / TALL_ROWS, num_panels = panels_of(call);
-    const int group_len = rows <= NARROW_ROWS ? GROUP_LEN : SHORT_GROUP_LEN;
-    const int64_t num_groups = (num_panels + group_len - 1) / group_len;
-    const product job = {call, rows, pairs_of(call->inputs), num_groups, team_chunks(all, num_groups), group_len};
-    team_run(all, run_chunk, &job, job.num_chunks);
+    run_pairs(all, call, rows, rows <= NARROW_ROWS ? GROUP_LEN : SHORT_GROUP_LEN, run_chunk);
 }
 #else
 void thin_fixed16_wide(team *all, const thin_call *call, int64_t rows) { (void)all, (void)call, (void)rows; } /* fixed16.c takes 256 bits here */
