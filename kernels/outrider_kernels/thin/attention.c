@@ -108,6 +108,9 @@ typedef struct {
 #include <immintrin.h>
 #define KEYS_AT_ONCE 16
 
+/* one * other + sum, rounded once, as `score_keys` has it, whatever a compiler is told to make of vectors. */
+INLINE wide fused(wide one, wide other, wide sum) { return (wide)_mm512_fmadd_ps((__m512)one, (__m512)other, (__m512)sum); }
+
 /* The sums of sixteen vectors' lanes, in the order of the vectors: the very additions of `sum_of`, of several vectors at a time. */
 INLINE __m512 sums_of(__m512 *of) {
     const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
@@ -143,6 +146,8 @@ INLINE int64_t score_together(const float *const *queries, int count, const floa
     return num_keys;
 }
 #else
+INLINE wide fused(wide one, wide other, wide sum) { return sum + one * other; }
+
 INLINE int64_t score_together(const float *const *queries, int count, const float *keys, int64_t num_keys, const int64_t dim, float *const *scores) {
     (void)queries, (void)count, (void)keys, (void)num_keys, (void)dim, (void)scores;
     return 0;
@@ -160,7 +165,7 @@ INLINE void score_run(const float *const *queries, const int count, const float 
         for (; at + 2 * LANES <= dim; at += 2 * LANES) {
             for (int n = 0; n < 2 * LANES / WIDTH; n++) {
                 const wide elements = *(const wide *)(k + at + n * WIDTH);
-                for (int q = 0; q < count; q++) sums[q].part[n] += elements * *(const wide *)(queries[q] + at + n * WIDTH);
+                for (int q = 0; q < count; q++) sums[q].part[n] = fused(elements, *(const wide *)(queries[q] + at + n * WIDTH), sums[q].part[n]);
             }
         }
         for (int q = 0; q < count; q++) {
