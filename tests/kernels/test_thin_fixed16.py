@@ -24,7 +24,7 @@ SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (32, 33), (64, 7), (65, 48), (384,
 MOST = 19
 LARGEST = 4095.0  # as in thin/fixed16.c
 ONLY_HERE = [True] if multiplies_fixed16() else []
-WIDE_HERE = [True] if multiplies_fixed16() and prefers_fixed16() and not has_short_vectors() else []
+WIDE_HERE = [True] if prefers_fixed16() and not has_short_vectors() else []
 WIDE_BREAKS = {
     "another row's scale": ("fixed16_wide.c", "scales[m * len + at_block]", "scales[at_block]"),
     "a panel in the place of others": ("fixed16_wide.c", "weights + n * stride + k * PANEL", "weights + (n ? stride : 0) + k * PANEL"),

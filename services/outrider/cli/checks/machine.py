@@ -19,7 +19,7 @@ from outrider_kernels.thin_team import prefers_fixed16
 
 MIN_PYTHON = (3, 11)
 MIN_FREE_GIB = 2.0
-MATRIX_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "asimd", "bf16")
+MATRIX_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "asimd", "bf16")
 INSTALL = "run `make setup` in the repository, or `pip install -e .`"
 SHOWN_PACKAGES = ("torch", "transformers", "grpcio", "protobuf", "tokenizers", "safetensors", "numpy")
 
